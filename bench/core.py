@@ -78,7 +78,9 @@ async def execution(report: Report, rounds: int) -> None:
                 goal=1.1,
             )
         )
-        python = (await box.execute_command("python3 -c 'import sys; print(sys.executable)'")).stdout
+        python = (
+            await box.execute_command("python3 -c 'import sys; print(sys.executable)'")
+        ).stdout
         report(
             await pair(
                 "execute_code('print(1)')",
@@ -173,9 +175,7 @@ async def concurrency(report: Report, rounds: int) -> None:
     async with AsyncSandbox.create("local") as box:
 
         async def ours() -> None:
-            await asyncio.gather(
-                *(box.execute_command(["sleep", "0.1"]) for _ in range(1000))
-            )
+            await asyncio.gather(*(box.execute_command(["sleep", "0.1"]) for _ in range(1000)))
 
         async def theirs() -> None:
             await asyncio.gather(*(spawn("sleep", "0.1") for _ in range(1000)))

@@ -168,6 +168,7 @@ class Generator:
     def _imports(self) -> str:
         homes = {
             **self._source.homes,
+            "Awaitable": "collections.abc",
             "BRIDGE": "sandlot._bridge",
             "Blocking": "sandlot._bridge",
             "Generator": "collections.abc",
@@ -231,7 +232,7 @@ class Generator:
             decorator_list=[self._blocking.visit(line) for line in fn.decorator_list],
             returns=self._blocking.visit(fn.returns) if fn.returns else None,
         )
-        if "Async" in ast.unparse(new.args) + ast.unparse(new.returns or []):
+        if "Async" in ast.unparse(new.args) + _unparsed(new.returns):
             raise SystemExit(f"{fn.name}: no rule makes its signature blocking")
         return new
 
@@ -244,6 +245,12 @@ class Generator:
         holder = owner if kinds & {"classmethod", "staticmethod"} else "self._async"
         target = f"{holder}.{fn.name}" if owner else fn.name
         self._used |= {name for name in (owner, fn.name) if name in self._source.homes}
+        returns = _unparsed(fn.returns)
+        if " | " in returns and set(returns.split(" | ")) & set(self._source.variables):
+            # Mypy would join the types that overloads give into `object`, were it not told.
+            self._used.add("Awaitable")
+            work = f"work: Awaitable[{returns}] = {target}({_arguments(fn)})"
+            return f"{work}\nreturn BRIDGE.run(work)"
         return self._wrapped(fn, self._hop(fn, target))
 
     def _hop(self, fn: Function, target: str) -> str:
@@ -262,7 +269,7 @@ class Generator:
 
     def _wrapped(self, fn: Function, call: str) -> str:
         """Return the statements that make a blocking object of an asynchronous one."""
-        returns = ast.unparse(fn.returns) if fn.returns else "None"
+        returns = _unparsed(fn.returns)
         name, optional, _ = returns.partition(" | None")
         wrapper = ANNOTATIONS.of(name) or CLASSES.of(name)
         if wrapper is None or name == "AsyncIterator":
@@ -270,6 +277,10 @@ class Generator:
         if optional:
             return f"found = {call}\nreturn None if found is None else {wrapper}._of(found)"
         return f"return {wrapper}._of({call})"
+
+
+def _unparsed(annotation: ast.expr | None) -> str:
+    return ast.unparse(annotation) if annotation else "None"
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:

@@ -9,11 +9,15 @@ import os
 import shutil
 
 PROGRAMS = {
+    "bash": "bash",
     "busybox": "busybox-static",
+    "cargo": "cargo",
     "cc": "gcc libc6-dev",
+    "dash": "dash",
     "git": "git",
     "go": "golang-go",
     "node": "nodejs",
+    "npm": "npm",
     "rustc": "rustc",
     "tar": "tar",
 }

@@ -192,8 +192,10 @@ class Extractor:
         dest: str,
         limits: Limits = DEFAULT_LIMITS,
         on_skip: OnSkip = lambda name, reason: None,
+        *,
+        any_links: bool = False,
     ) -> None:
-        self._tree = Tree(dest)
+        self._tree = Tree(dest, any_links=any_links)
         self._limits = limits
         self._on_skip = on_skip
         self._pending = bytearray()

@@ -31,15 +31,13 @@ class Destroyable(Protocol):
         ...
 
 
-async def drain(calls: Iterable[asyncio.Task[Any] | None], made: Iterable[Destroyable]) -> None:
+async def drain(calls: Iterable[asyncio.Task[Any]], made: Iterable[Destroyable]) -> None:
     """Cancel the calls that run, destroy what nobody asked to keep, then end all else."""
     this = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(_InlineExecutor(1))
     await _cancel(task for task in calls if task is not this)
     await _destroy([each for each in made if each.ends_with_program])
     await _cancel(task for task in asyncio.all_tasks() if task is not this)
-    await loop.shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def close_with_worker(close: Callable[[], None]) -> None:
@@ -54,8 +52,8 @@ def close_with_worker(close: Callable[[], None]) -> None:
         Finalize(None, close, exitpriority=0)
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
-    running = {task for task in tasks if task is not None and task.cancel()}
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    running = {task for task in tasks if task.cancel()}
     if running:
         await asyncio.wait(running, timeout=PATIENCE)
 
@@ -77,14 +75,23 @@ def _failure(task: asyncio.Task[None]) -> BaseException | str | None:
     return "destroying it was cancelled" if task.cancelled() else task.exception()
 
 
-class _InlineExecutor(ThreadPoolExecutor):
-    """Runs what it gets at once, in the loop's thread.
+class Workers(ThreadPoolExecutor):
+    """The threads behind asyncio.to_thread(), until the program ends.
 
-    When exit handlers run, thread pools no longer take work, and from Python 3.12 on no
-    thread can be started; asyncio.to_thread() must go on working for what destroys.
+    Then no pool takes work, and from Python 3.12 on no thread can be started; but what
+    destroys a sandbox must go on working, and so it runs at once, in the loop's own thread.
     """
 
+    def __init__(self) -> None:
+        # Many, as content may come from a source that itself calls and so waits for others.
+        super().__init__(64, thread_name_prefix="sandlot-worker")
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as exc:
+            if "shutdown" not in str(exc):
+                raise
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

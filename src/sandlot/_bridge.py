@@ -12,16 +12,18 @@ import asyncio
 import atexit
 import inspect
 import logging
+import math
 import os
 import sys
 import threading
+import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
 from sandlot import _at_exit
-from sandlot._at_exit import Destroyable, close_with_worker, drain
+from sandlot._at_exit import Destroyable, Workers, close_with_worker, drain
 from sandlot._pump import Pump, close_forgotten
 from sandlot.errors import SandboxClosedError
 
@@ -29,6 +31,8 @@ _log = logging.getLogger("sandlot")
 
 _PATIENCE = 5.0
 """Seconds that clean-up gets after an interrupt."""
+_SLICE = 1.0
+"""Seconds after which a waiting thread looks whether a signal has come."""
 
 
 class Leavable(Protocol):
@@ -62,15 +66,17 @@ class Bridge:
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._workers = Workers()
         self._closed = False
         self._calls: set[_Call[Any]] = set()
+        self._readings: set[asyncio.Task[None]] = set()
         self._live: set[Destroyable] = set()
         self._sweep_at = 16
 
     def _after_fork(self) -> None:
         # The parent's loop has no thread here, but its descriptors are shared: were it
         # collected and closed, it would unregister them from the parent's epoll as well.
-        self._abandoned.append((self._loop, self._thread, self._calls, self._live))
+        self._abandoned.append(self.__dict__.copy())
         self.epoch += 1
         self._begin()
 
@@ -102,7 +108,7 @@ class Bridge:
         Closing the generator closes the source before it returns.
         """
         epoch = self.epoch
-        pump = Pump(source)
+        pump = Pump(source, self._readings)
         try:
             while True:
                 self.check_epoch(epoch)
@@ -130,7 +136,7 @@ class Bridge:
     def _finish(self, call: _Call[T], undo: Undo[T] | None) -> T:
         try:
             self._submit(call)
-            call.ended.acquire()
+            call.wait()
         except BaseException:  # KeyboardInterrupt, or what any signal handler raises
             self._withdraw(call, undo)
             raise
@@ -165,7 +171,7 @@ class Bridge:
         """Cancel a call, and wait a moment for its clean-up; another interrupt ends the wait."""
         cleanup = _Call(self._take_back(call, undo))
         self._schedule(cleanup)
-        if not cleanup.ended.acquire(timeout=_PATIENCE):
+        if not cleanup.wait(_PATIENCE):
             _log.warning("an interrupted call is still cleaning up after %.0f s", _PATIENCE)
 
     async def _take_back(self, call: _Call[T], undo: Undo[T] | None) -> None:
@@ -202,6 +208,7 @@ class Bridge:
     # -------------------------------------------------------------- the thread
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
+        loop.set_default_executor(self._workers)
         thread = threading.Thread(target=self._main, args=(loop,), name="sandlot", daemon=True)
         thread.start()
         # Not before: an interrupt on the way would leave a loop that nobody runs.
@@ -217,7 +224,7 @@ class Bridge:
                 self._closed = True
                 for call in list(self._calls):
                     call.refuse(_ended())
-                loop.close()
+                loop.close()  # which also lets the workers go
 
     def _in_loop_thread(self) -> bool:
         return self._thread is not None and self._thread.ident == threading.get_ident()
@@ -229,6 +236,11 @@ class Bridge:
             self._sweep_at = 2 * len(self._live) + 16
         self._live.add(made)
 
+    def _tasks(self) -> Iterator[asyncio.Task[None]]:
+        """Yield what runs for callers, when the loop's thread asks."""
+        yield from [call.task for call in self._calls if call.task is not None]
+        yield from self._readings
+
     def close(self) -> None:
         """Cancel what is running, destroy what ends with the program, end the thread."""
         with self._lock:
@@ -236,9 +248,9 @@ class Bridge:
             self._closed = True
             if already or loop is None or thread is None:
                 return
-            drained = _Call(drain((call.task for call in self._calls), self._live))
+            drained = _Call(drain(self._tasks(), self._live))
             loop.call_soon_threadsafe(drained.start, self._calls)
-        if not drained.ended.acquire(timeout=4 * _at_exit.PATIENCE):
+        if not drained.wait(4 * _at_exit.PATIENCE):
             _log.warning("the event loop behind the blocking API does not answer")
         if drained.error is not None:
             _log.error("ending the blocking API failed", exc_info=drained.error)
@@ -269,6 +281,18 @@ class _Call(Generic[T]):
         """Make it a task of the running loop; it leaves ``calls`` when it has ended."""
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self._drive(calls), context=self._context)
+
+    def wait(self, patience: float = math.inf) -> bool:
+        """Wait in the caller's thread for the outcome, and return whether it is there.
+
+        In slices, for a signal that comes just before the thread begins to sleep on the lock
+        does not wake it, and its handler would not run before something else does.
+        """
+        give_up = time.monotonic() + patience
+        while not self.ended.acquire(timeout=min(_SLICE, patience)):
+            if time.monotonic() >= give_up:
+                return False
+        return True
 
     def refuse(self, error: Exception) -> None:
         """End it with an error: before it has begun, or when its loop has died."""

@@ -378,7 +378,7 @@ class CommandOperations(SandboxBase):
             raise SandboxConfigurationError("code: must not contain a NUL character")
         known = _languages.by_name(language)
         if known.inline and _fits(code):
-            if program := self._handle.interpreters.get(known.name):
+            if program := await self._handle.interpreter(known.name):
                 yield (program, "-c", code)
             else:
                 yield ("/bin/sh", "-c", known.script(from_file=False), "sh", code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
 from os import PathLike
 from typing import Literal, TypeAlias
 
@@ -29,6 +30,14 @@ class FileOperations(SandboxBase):
     sandbox raise `SandboxFileError` (also the matching `OSError`); failures on this machine
     raise plain `OSError`.
     """
+
+    def command_path(self, path: str) -> str:
+        """Return the absolute path by which commands know the file ``path``.
+
+        The same, except where commands see more than the sandbox's own files, as on ``local``.
+        """
+        check_path(path)
+        return self._handle.command_path(path)
 
     async def list_files(self, path: str = "/") -> FileList:
         """Return what a directory holds, sorted by name."""
@@ -198,12 +207,15 @@ async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncItera
             yield piece
         return
     source = iter(content)
-    while (piece := await asyncio.to_thread(_next, source)) is not None:
-        yield piece
+    while pieces := await asyncio.to_thread(_some, source):
+        for piece in pieces:
+            yield piece
 
 
-def _next(source: Iterator[object]) -> bytes | None:
-    piece = next(source, None)
-    if piece is not None and not isinstance(piece, bytes):
-        raise SandboxConfigurationError(f"content: expected bytes, got {type(piece).__name__}")
-    return piece
+def _some(source: Iterator[object]) -> list[bytes]:
+    pieces = []
+    for piece in islice(source, 16):
+        if not isinstance(piece, bytes):
+            raise SandboxConfigurationError(f"content: expected bytes, got {type(piece).__name__}")
+        pieces.append(piece)
+    return pieces

@@ -14,7 +14,8 @@ class Runner:
 
     program: str
     line: str
-    """A shell line in which ``$1`` is the code itself or the file that holds it."""
+    """A shell line in which ``$1`` is the code itself or the file that holds it, and what
+    follows are the program's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class Language:
     """Ways to run a file."""
 
     def script(self, *, from_file: bool) -> str:
-        """Return a shell script that runs ``$1``, and exits with 127 if nothing can."""
+        """Return a shell script that runs ``$1`` with the arguments after it.
+
+        It exits with 127 if nothing here can.
+        """
         runners = self.file if from_file else self.inline
         cases = "".join(
             f"if command -v {runner.program} >/dev/null 2>&1; then {runner.line}; fi; "
@@ -48,8 +52,8 @@ def _interpreter(
         name,
         (suffix,),
         aliases,
-        inline=tuple(Runner(prog, f'exec {prog} {flag} "$1"') for prog in programs),
-        file=tuple(Runner(prog, f'exec {prog} "$1"') for prog in programs),
+        inline=tuple(Runner(prog, f'exec {prog} {flag} "$@"') for prog in programs),
+        file=tuple(Runner(prog, f'exec {prog} "$@"') for prog in programs),
     )
 
 
@@ -63,14 +67,14 @@ LANGUAGES: tuple[Language, ...] = (
         (".js", ".mjs", ".cjs"),
         ("node", "js"),
         inline=(
-            Runner("node", 'exec node -e "$1"'),
-            Runner("bun", 'exec bun -e "$1"'),
-            Runner("deno", 'exec deno eval "$1"'),
+            Runner("node", 'exec node -e "$@"'),
+            Runner("bun", 'exec bun -e "$@"'),
+            Runner("deno", 'exec deno eval "$@"'),
         ),
         file=(
-            Runner("node", 'exec node "$1"'),
-            Runner("bun", 'exec bun run "$1"'),
-            Runner("deno", 'exec deno run -A "$1"'),
+            Runner("node", 'exec node "$@"'),
+            Runner("bun", 'exec bun run "$@"'),
+            Runner("deno", 'exec deno run -A "$@"'),
         ),
     ),
     Language(
@@ -78,35 +82,37 @@ LANGUAGES: tuple[Language, ...] = (
         (".ts", ".mts", ".cts"),
         ("ts",),
         file=(
-            Runner("tsx", 'exec tsx "$1"'),
-            Runner("bun", 'exec bun run "$1"'),
-            Runner("deno", 'exec deno run -A "$1"'),
-            Runner("ts-node", 'exec ts-node "$1"'),
+            Runner("tsx", 'exec tsx "$@"'),
+            Runner("bun", 'exec bun run "$@"'),
+            Runner("deno", 'exec deno run -A "$@"'),
+            Runner("ts-node", 'exec ts-node "$@"'),
             Runner(
                 "node",
-                f'if {_NODE_TYPES}; then exec node --no-warnings --experimental-strip-types "$1"; '
+                f'if {_NODE_TYPES}; then exec node --no-warnings --experimental-strip-types "$@"; '
                 "fi",
             ),
         ),
     ),
-    Language("go", (".go",), ("golang",), file=(Runner("go", 'exec go run "$1"'),)),
+    Language("go", (".go",), ("golang",), file=(Runner("go", 'exec go run "$@"'),)),
     Language(
         "rust",
         (".rs",),
         ("rs",),
-        file=(Runner("rustc", 'rustc -o "$1.out" "$1" && exec "$1.out"; exit 1'),),
+        file=(
+            Runner("rustc", 'rustc -o "$1.out" "$1" || exit 1; f=$1.out; shift; exec "$f" "$@"'),
+        ),
     ),
-    Language("java", (".java",), file=(Runner("java", 'exec java "$1"'),)),
+    Language("java", (".java",), file=(Runner("java", 'exec java "$@"'),)),
     Language(
         "c",
         (".c",),
-        file=(Runner("cc", 'cc -o "$1.out" "$1" && exec "$1.out"; exit 1'),),
+        file=(Runner("cc", 'cc -o "$1.out" "$1" || exit 1; f=$1.out; shift; exec "$f" "$@"'),),
     ),
     Language(
         "c++",
         (".cpp", ".cc"),
         ("cpp",),
-        file=(Runner("c++", 'c++ -o "$1.out" "$1" && exec "$1.out"; exit 1'),),
+        file=(Runner("c++", 'c++ -o "$1.out" "$1" || exit 1; f=$1.out; shift; exec "$f" "$@"'),),
     ),
     _interpreter("sh", ".sh", "-c", aliases=("shell",)),
     _interpreter("bash", ".bash", "-c"),

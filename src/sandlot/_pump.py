@@ -18,10 +18,15 @@ T = TypeVar("T")
 
 
 class Pump(Generic[T]):
-    """Reads an asynchronous iterator ahead of its reader, in a task of its own."""
+    """Reads an asynchronous iterator ahead of its reader, in a task of its own.
 
-    def __init__(self, source: AsyncIterator[T]) -> None:
+    The task stands in ``running`` while it runs: were the pump all that knows of it, both
+    could be collected together, and the source would not be closed.
+    """
+
+    def __init__(self, source: AsyncIterator[T], running: set[asyncio.Task[None]]) -> None:
         self._source = source
+        self._running = running
         self._items: list[T] = []
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
@@ -37,8 +42,8 @@ class Pump(Generic[T]):
         """Return what has come, waiting for at least one item; an empty list at the end."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
-            _readings.add(self._reading)
-            self._reading.add_done_callback(_forget)
+            self._running.add(self._reading)
+            self._reading.add_done_callback(self._ended)
         try:
             await self._filled.wait()
         except asyncio.CancelledError:
@@ -77,15 +82,10 @@ class Pump(Generic[T]):
             finally:
                 self._filled.set()
 
-
-_readings: set[asyncio.Task[None]] = set()
-"""The running ones; a forgotten reader's would else be collected before it is closed."""
-
-
-def _forget(reading: asyncio.Task[None]) -> None:
-    _readings.discard(reading)
-    if not reading.cancelled():
-        reading.exception()  # seen, in case that the reader stopped before it came to it
+    def _ended(self, reading: asyncio.Task[None]) -> None:
+        self._running.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # seen, in case that the reader stopped before it came to it
 
 
 async def close_forgotten(pump: Pump[Any]) -> None:

@@ -41,7 +41,6 @@ missing() {
   exit $MISSING
 }
 parent() { p=$1; up; [ -d "$p" ] || missing "$1"; }
-locked() { ancestor "$1"; [ -w "$p" ] && [ -x "$p" ] || exit $DENIED; }
 enter() {
   cd -P "$1" 2>/dev/null && return
   [ -d "$1" ] && exit $DENIED
@@ -120,7 +119,6 @@ mkdir -p -- "$1" && exit
 exists "$1" && exit $EXISTS
 ancestor "$1"
 [ -d "$p" ] || exit $NOT_A_DIRECTORY
-locked "$1"
 exit 1
 """
 
@@ -128,9 +126,7 @@ REMOVE = """
 exists "$1" || missing "$1"
 if ! is_dir "$1"; then rm -f -- "$1"
 elif [ "$2" = tree ]; then rm -rf -- "$1"
-else rmdir -- "$1"; fi && exit
-locked "$1"
-exit 1
+else rmdir -- "$1"; fi
 """
 
 # A plain mv would move *into* a link to a directory instead of replacing it.
@@ -142,10 +138,7 @@ is_dir "$2" && exit $IS_A_DIRECTORY
 is_dir "$1" && exists "$2" && exit $NOT_A_DIRECTORY
 if [ -d "$2" ]; then
   mv -fT -- "$1" "$2" 2>/dev/null || { rm -f -- "$2" && mv -f -- "$1" "$2"; }
-else mv -f -- "$1" "$2"; fi && exit
-locked "$1"
-locked "$2"
-exit 1
+else mv -f -- "$1" "$2"; fi
 """
 
 SET_MODE = """
@@ -156,9 +149,7 @@ chmod -- "$2" "$1"
 LINK = """
 is_dir "$1" && exit $IS_A_DIRECTORY
 parent "$1"
-rm -f -- "$1" && ln -s -- "$2" "$1" && exit
-locked "$1"
-exit 1
+rm -f -- "$1" && ln -s -- "$2" "$1"
 """
 
 UNPACK = """

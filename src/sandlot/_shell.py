@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -246,7 +246,7 @@ async def upload_tar(handle: Handle, path: str, archive: AsyncIterator[bytes]) -
         raise
 
 
-async def download_tar(handle: Handle, path: str) -> AsyncIterator[bytes]:
+async def download_tar(handle: Handle, path: str) -> AsyncGenerator[bytes, None]:
     """Yield a directory's content as an uncompressed tar stream.
 
     The archive is made in a temporary directory of the sandbox, fetched in parts, and
@@ -276,7 +276,7 @@ async def download_tar(handle: Handle, path: str) -> AsyncIterator[bytes]:
     except BaseException as exc:
         await _tidy(exc, discard())
         raise
-    await discard()
+    await to_the_end(discard())
 
 
 async def _tidy(cause: BaseException, work: Coroutine[Any, Any, object]) -> None:

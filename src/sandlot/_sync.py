@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TypeVar, Unpack, overload
 
 from sandlot._bridge import BRIDGE, Blocking
@@ -305,21 +305,20 @@ class Sandbox(Blocking[AsyncSandbox]):
             SandboxTimeoutError: If its time ran out, likewise.
             OutputParseError: If its output is not a ``return_type``.
         """
-        return BRIDGE.run(
-            self._async.execute_command(
-                command,
-                args,
-                return_type=return_type,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                timeout=timeout,
-                user=user,
-                check=check,
-                max_output_bytes=max_output_bytes,
-                inject_schema=inject_schema,
-            )
+        work: Awaitable[SandboxResult | T] = self._async.execute_command(
+            command,
+            args,
+            return_type=return_type,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            user=user,
+            check=check,
+            max_output_bytes=max_output_bytes,
+            inject_schema=inject_schema,
         )
+        return BRIDGE.run(work)
 
     @overload
     def execute_code(
@@ -376,20 +375,19 @@ class Sandbox(Blocking[AsyncSandbox]):
         Raises:
             SandboxConfigurationError: If the language is not known.
         """
-        return BRIDGE.run(
-            self._async.execute_code(
-                code,
-                language,
-                return_type=return_type,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                timeout=timeout,
-                user=user,
-                check=check,
-                max_output_bytes=max_output_bytes,
-            )
+        work: Awaitable[SandboxResult | T] = self._async.execute_code(
+            code,
+            language,
+            return_type=return_type,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            user=user,
+            check=check,
+            max_output_bytes=max_output_bytes,
         )
+        return BRIDGE.run(work)
 
     def start(
         self,
@@ -478,6 +476,13 @@ class Sandbox(Blocking[AsyncSandbox]):
             SandboxNotFoundError: If there is none of this id.
         """
         return Process._of(BRIDGE.run(self._async.process(process_id)))
+
+    def command_path(self, path: str) -> str:
+        """Return the absolute path by which commands know the file ``path``.
+
+        The same, except where commands see more than the sandbox's own files, as on ``local``.
+        """
+        return BRIDGE.call(self._async.command_path, path)
 
     def list_files(self, path: str = "/") -> FileList:
         """Return what a directory holds, sorted by name."""

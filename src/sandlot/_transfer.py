@@ -20,7 +20,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
 
-from sandlot import _shell
 from sandlot._archive import DEFAULT_LIMITS, PIECE, Extractor, Limits, pack
 from sandlot._exec import to_the_end
 from sandlot._tree import NewFile, Tree, naming, walk
@@ -159,7 +158,7 @@ async def _upload_each(
             if entry.is_dir:
                 await handle.make_dir(path)
             elif entry.is_link:
-                await _shell.link(handle, path, await thread.run(os.readlink, entry.path))
+                await handle.link(path, await thread.run(os.readlink, entry.path))
                 tally.file()
             else:
                 await _send(handle, entry.path, path, thread, tally)

@@ -175,12 +175,18 @@ class Tree:
     dropped, and the umask applies. One file is written at a time.
 
     Constructing it does no I/O; the directory is made with the first thing put into it.
+
+    Args:
+        root: The directory.
+        any_links: Make links that lead outside, too: for a place whose readers know how to
+            read them. Nothing is ever written through a link.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, any_links: bool = False) -> None:
         if os.open not in os.supports_dir_fd:
             raise FeatureNotSupportedError("filling a directory safely needs a POSIX system")
         self._root = root
+        self._any_links = any_links
         self._root_fd = -1
         self._here: tuple[str, ...] = ()
         self._here_fd = -1
@@ -217,7 +223,7 @@ class Tree:
             UnsafeArchiveError: If it could lead outside, whatever else the tree holds.
         """
         *above, last = _named_parts(name)
-        if not _stays_inside(target, len(above)):
+        if not (self._any_links or _stays_inside(target, len(above))):
             raise _unsafe(name, f"it is a link that leads outside, to {_shown(target)}")
         directory = self._enter(tuple(above))
         self._place(name, last, lambda new: os.symlink(target, new, dir_fd=directory))
@@ -228,13 +234,11 @@ class Tree:
         Raises:
             UnsafeArchiveError: If ``source`` is not in the tree, or not a file.
         """
-        *above, last = _named_parts(source)
         try:
+            *above, last = _named_parts(source)
             there = self._open(tuple(above), make=False)
-        except FileNotFoundError as exc:
-            raise _unsafe(
-                name, f"it is another name of {_shown(source)}, which is not here"
-            ) from exc
+        except (FileNotFoundError, NotADirectoryError, UnsafeArchiveError) as exc:
+            raise _unsafe(name, f"it is a name of {_shown(source)}, which is not here") from exc
         try:
             self._hard_link(name, source, last, there)
         finally:
@@ -246,7 +250,7 @@ class Tree:
             self.symlink(name, os.readlink(last, dir_fd=there))
             return
         if not stat.S_ISREG(mode):
-            raise _unsafe(name, f"it is another name of {_shown(source)}, which is not a file here")
+            raise _unsafe(name, f"it is a name of {_shown(source)}, which is not a file here")
         *above, new_last = _named_parts(name)
         here = self._enter(tuple(above))
         self._place(

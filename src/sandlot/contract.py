@@ -127,8 +127,6 @@ class Handle(ABC):
     """The provider's own name for it."""
     shell: tuple[str, ...] = _shell.SHELL
     """What runs a shell line, which is appended to it."""
-    interpreters: Mapping[str, str] = EMPTY
-    """Programs known to be there, by language; others are looked for inside."""
     alive: bool = True
     """False once it is known to be gone, without asking."""
 
@@ -181,6 +179,10 @@ class Handle(ABC):
         """
 
     # ----------------------------------------------- derived; override if native
+    async def interpreter(self, language: str) -> str | None:
+        """Return a program known to run ``-c CODE`` of a language; ``None``: look inside."""
+        return None
+
     def command_path(self, path: str) -> str:
         """Return the absolute path by which commands know the file ``path``."""
         return path
@@ -204,6 +206,10 @@ class Handle(ABC):
     async def move(self, source: str, target: str) -> None:
         """Rename a file or directory; an existing target file is replaced."""
         await _shell.move(self, source, target)
+
+    async def link(self, path: str, target: str) -> None:
+        """Make a symbolic link at ``path``, in place of a file or link that is there."""
+        await _shell.link(self, path, target)
 
     async def set_mode(self, path: str, mode: int) -> None:
         """Set permission bits."""

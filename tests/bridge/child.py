@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
-LIMIT = 60.0
+LIMIT = 50.0
 """Seconds after which a child hangs, as opposed to being slow."""
 
 PROLOGUE = """
@@ -29,6 +29,11 @@ def say(*words):
 
 def there():
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
+
+def tell_when_creating():
+    while not there():
+        time.sleep(0.01)
+    say("creating")
 """
 
 
@@ -45,6 +50,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", self._script(), str(self.root)],
             env={**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HERE}"},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,7 +86,7 @@ class Child:
         self.process.send_signal(signal.SIGINT)
 
     def end(self) -> int:
-        """Wait for its end and return its exit code."""
+        """Close its input, wait for its end and return its exit code."""
         try:
             out, self.errors = self.process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:

@@ -37,13 +37,21 @@ class ScratchBackend(Backend):
     isolation = Isolation.NONE
 
     def __init__(
-        self, root: Path, *, slow_create: float = 0, stubborn: bool = False, slow_destroy: float = 0
+        self,
+        root: Path,
+        *,
+        slow_create: float = 0,
+        stubborn: bool = False,
+        slow_destroy: float = 0,
+        threaded: bool = False,
     ) -> None:
         self.root = root
         self.slow_create = slow_create
         self.stubborn = stubborn
         """Being cancelled does not keep it from ending what it has begun to create."""
         self.slow_destroy = slow_destroy
+        self.threaded = threaded
+        """Blocking work is done in a thread, as real backends do it."""
 
     async def create(self, spec: SandboxSpec) -> ScratchHandle:
         path = self.root / secrets.token_hex(4)
@@ -58,13 +66,13 @@ class ScratchBackend(Backend):
 
     async def attach(self, state: SandboxSessionState) -> ScratchHandle:
         path = Path(state.data["path"])
-        if not path.exists():
+        if not os.access(path, os.F_OK):
             raise SandboxNotFoundError("it is gone")
         return ScratchHandle(self, path)
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        raise NotImplementedError
-        yield
+        for path in self.root.iterdir():
+            yield SandboxInfo(id=path.name, backend="scratch", state=SandboxState.RUNNING)
 
     async def aclose(self) -> None:
         pass
@@ -75,7 +83,7 @@ class ScratchHandle(Handle):
         super().__init__(backend)
         self.id = path.name
         self._path = path
-        self._slow_destroy = backend.slow_destroy
+        self._options = backend
         self._processes: list[ScratchProcess] = []
 
     async def start(self, command: Command, output: Output) -> ScratchProcess:
@@ -108,10 +116,13 @@ class ScratchHandle(Handle):
         return SandboxSessionState("scratch", {"path": str(self._path)})
 
     async def destroy(self) -> None:
-        await asyncio.sleep(self._slow_destroy)
+        await asyncio.sleep(self._options.slow_destroy)
         for process in self._processes:
             await process.kill()
-        await asyncio.to_thread(shutil.rmtree, self._path)
+        if self._options.threaded:
+            await asyncio.to_thread(shutil.rmtree, self._path)
+        else:
+            shutil.rmtree(self._path)
 
 
 class ScratchProcess(ProcessHandle):

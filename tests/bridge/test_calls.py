@@ -7,14 +7,13 @@ import gc
 import sys
 import threading
 import traceback
-import types
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
+from child import run_child
 from scratch_backend import ScratchBackend
 
 from sandlot import Event, Sandbox, SandboxClosedError, subscribe
@@ -24,18 +23,31 @@ colour: ContextVar[str] = ContextVar("colour", default="none")
 
 
 @pytest.fixture
-def bridge() -> Iterator[Bridge]:
-    bridge = Bridge()
-    yield bridge
-    bridge.close()
+def own() -> Iterator[Bridge]:
+    """A bridge of the test's own, to be closed, broken and counted on."""
+    own = Bridge()
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def own_api(own: Bridge, monkeypatch: pytest.MonkeyPatch) -> Bridge:
+    """Have the blocking API go over the test's own bridge."""
+    monkeypatch.setattr("sandlot._sync.BRIDGE", own)
+    monkeypatch.setattr("sandlot._bridge.BRIDGE", own)
+    return own
 
 
 def threads_of_bridges() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "sandlot"]
 
 
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("sandlot-worker")]
+
+
 # --------------------------------------------------------------------- threads
-def test_fifty_threads_call_at_once(bridge: Bridge) -> None:
+def test_fifty_threads_call_at_once(own: Bridge) -> None:
     everybody_is_here = asyncio.Event()
     waiting = 0
 
@@ -50,7 +62,7 @@ def test_fifty_threads_call_at_once(bridge: Bridge) -> None:
     before = len(threads_of_bridges())
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda n=n: results.append(bridge.run(meet(n)))) for n in range(50)
+        threading.Thread(target=lambda n=n: results.append(own.run(meet(n)))) for n in range(50)
     ]
     for thread in threads:
         thread.start()
@@ -60,38 +72,38 @@ def test_fifty_threads_call_at_once(bridge: Bridge) -> None:
     assert len(threads_of_bridges()) == before + 1
 
 
-def test_closing_ends_the_thread(bridge: Bridge) -> None:
+def test_closing_ends_the_thread(own: Bridge) -> None:
     before = len(threads_of_bridges())
-    bridge.run(asyncio.sleep(0))
+    own.run(asyncio.sleep(0))
     assert len(threads_of_bridges()) == before + 1
-    bridge.close()
+    own.close()
     assert len(threads_of_bridges()) == before
 
 
-def test_a_plain_function_is_called_in_the_loops_thread(bridge: Bridge) -> None:
-    assert bridge.call(threading.get_ident) == bridge.call(threading.get_ident)
-    assert bridge.call(threading.get_ident) != threading.get_ident()
+def test_a_plain_function_is_called_in_the_loops_thread(own: Bridge) -> None:
+    assert own.call(threading.get_ident) == own.call(threading.get_ident)
+    assert own.call(threading.get_ident) != threading.get_ident()
 
 
 # --------------------------------------------------------------------- context
-def test_the_callers_context_is_seen_and_not_changed(bridge: Bridge) -> None:
+def test_the_callers_context_is_seen_and_not_changed(own: Bridge) -> None:
     async def paint() -> str:
         seen = colour.get()
         colour.set("green")
         return seen
 
     colour.set("red")
-    assert bridge.run(paint()) == "red"
+    assert own.run(paint()) == "red"
     assert colour.get() == "red"
 
 
 # ---------------------------------------------------------------------- errors
-def test_an_error_crosses_with_a_traceback_through_both_sides(bridge: Bridge) -> None:
+def test_an_error_crosses_with_a_traceback_through_both_sides(own: Bridge) -> None:
     async def inner_work() -> None:
         raise LookupError("not here")
 
     def outer_call() -> None:
-        bridge.run(inner_work())
+        own.run(inner_work())
 
     with pytest.raises(LookupError, match="not here") as caught:
         outer_call()
@@ -100,7 +112,7 @@ def test_an_error_crosses_with_a_traceback_through_both_sides(bridge: Bridge) ->
     assert len(names) < 8
 
 
-def test_an_error_is_freed_without_the_garbage_collector(bridge: Bridge) -> None:
+def test_an_error_is_freed_without_the_garbage_collector(own: Bridge) -> None:
     class Marked(Exception):
         pass
 
@@ -109,37 +121,37 @@ def test_an_error_is_freed_without_the_garbage_collector(bridge: Bridge) -> None
 
     def mark() -> weakref.ref[Marked]:
         try:
-            bridge.run(work())
+            own.run(work())
         except Marked as exc:
             return weakref.ref(exc)
         raise AssertionError
 
-    bridge.run(asyncio.sleep(0))
+    own.run(asyncio.sleep(0))
     gc.disable()
     try:
         marked = mark()
-        bridge.run(asyncio.sleep(0))  # the loop has let go of the task as well
+        own.run(asyncio.sleep(0))  # the loop has let go of the task as well
         assert marked() is None
     finally:
         gc.enable()
 
 
-def test_sys_exit_in_the_loop_ends_the_caller_and_not_the_loop(bridge: Bridge) -> None:
+def test_sys_exit_in_the_loop_ends_the_caller_and_not_the_loop(own: Bridge) -> None:
     async def leave() -> None:
         sys.exit(3)
 
     with pytest.raises(SystemExit):
-        bridge.run(leave())
-    assert bridge.run(asyncio.sleep(0, "alive")) == "alive"
+        own.run(leave())
+    assert own.run(asyncio.sleep(0, "alive")) == "alive"
 
 
 # ------------------------------------------------------------------- the loop
-def test_a_call_from_the_loops_own_thread_is_refused_at_once(bridge: Bridge) -> None:
+def test_a_call_from_the_loops_own_thread_is_refused_at_once(own: Bridge) -> None:
     async def reenter() -> None:
-        bridge.run(asyncio.sleep(0))
+        own.run(asyncio.sleep(0))
 
     with pytest.raises(RuntimeError, match="would wait for itself"):
-        bridge.run(reenter())
+        own.run(reenter())
 
 
 def test_a_subscriber_that_calls_back_is_refused_and_the_call_goes_on(tmp_path: Path) -> None:
@@ -161,88 +173,91 @@ def test_a_subscriber_that_calls_back_is_refused_and_the_call_goes_on(tmp_path: 
     assert "would wait for itself" in refusals[0]
 
 
-def test_a_source_of_content_may_itself_call(tmp_path: Path) -> None:
+def test_a_source_of_content_may_itself_call(tmp_path: Path, own_api: Bridge) -> None:
     with Sandbox(ScratchBackend(tmp_path)) as one, Sandbox(ScratchBackend(tmp_path)) as other:
         one.write_file("a", b"content")
         other.write_file("b", one.stream_file("a"))
         assert other.read_file("b") == b"content"
 
 
-def test_a_call_inside_a_running_loop_works_and_warns_once(tmp_path: Path, bridge: Bridge) -> None:
-    async def main() -> str:
-        with pytest.warns(UserWarning, match="use AsyncSandbox there") as caught:
-            first = bridge.run(asyncio.sleep(0, "first"))
-        assert caught[0].filename == __file__
-        return first + bridge.run(asyncio.sleep(0, "second"))
+INSIDE = """
+    import types, warnings
 
-    assert asyncio.run(main()) == "firstsecond"
+    def calls_inside_a_running_loop():
+        async def cell():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for number in range(3):
+                    with Sandbox(ScratchBackend(root)) as sandbox:
+                        say(sandbox.execute_command(f"echo {number}").stdout.strip())
+            return caught
+        return asyncio.run(cell())
 
-
-def test_the_warning_names_the_line_of_the_user(
-    tmp_path: Path, bridge: Bridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sandlot._sync.BRIDGE", bridge)
-    monkeypatch.setattr("sandlot._bridge.BRIDGE", bridge)
-
-    async def main() -> None:
-        with pytest.warns(UserWarning, match="use AsyncSandbox there") as caught:
-            with Sandbox(ScratchBackend(tmp_path)):
-                pass
-        assert caught[0].filename == __file__
-
-    asyncio.run(main())
+    def pretend_ipython(shell):
+        sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+"""
 
 
-def test_a_notebook_is_not_warned(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    ipython = types.ModuleType("IPython")
-    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
+def test_a_call_inside_a_running_loop_works_and_warns_once(tmp_path: Path) -> None:
+    child = run_child(
+        INSIDE
+        + """
+    for warning in calls_inside_a_running_loop():
+        say(warning.filename, warning.message)
+    """,
+        tmp_path,
+    )
+    assert child.said[:3] == ["0", "1", "2"]
+    (warning,) = child.said[3:]
+    assert warning.startswith("<string> a blocking call inside a running event loop")
+    assert "use AsyncSandbox there" in warning
 
-    async def cell() -> str:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return bridge.run(asyncio.sleep(0, "fine"))
 
-    assert asyncio.run(cell()) == "fine"
+def test_a_notebook_is_not_warned(tmp_path: Path) -> None:
+    child = run_child(
+        INSIDE
+        + """
+    pretend_ipython(types.SimpleNamespace(kernel=object()))
+    say(len(calls_inside_a_running_loop()))
+    """,
+        tmp_path,
+    )
+    assert child.said == ["0", "1", "2", "0"]
 
 
-def test_a_terminal_ipython_is_warned(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    ipython = types.ModuleType("IPython")
-    ipython.get_ipython = types.SimpleNamespace  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-
-    async def cell() -> None:
-        with pytest.warns(UserWarning, match="use AsyncSandbox there"):
-            bridge.run(asyncio.sleep(0))
-
-    asyncio.run(cell())
+def test_ipython_in_a_terminal_is_warned(tmp_path: Path) -> None:
+    child = run_child(
+        INSIDE
+        + """
+    pretend_ipython(types.SimpleNamespace())
+    say(len(calls_inside_a_running_loop()))
+    """,
+        tmp_path,
+    )
+    assert child.said == ["0", "1", "2", "1"]
 
 
 # --------------------------------------------------------------------- the end
-def test_a_call_after_closing_is_refused(bridge: Bridge) -> None:
-    bridge.run(asyncio.sleep(0))
-    bridge.close()
+def test_a_call_after_closing_is_refused(own: Bridge) -> None:
+    own.run(asyncio.sleep(0))
+    own.close()
     with pytest.raises(SandboxClosedError, match="has ended"):
-        bridge.run(asyncio.sleep(0))
+        own.run(asyncio.sleep(0))
 
 
-def test_a_loop_that_dies_ends_the_calls_that_wait_and_those_that_come(bridge: Bridge) -> None:
+def test_a_loop_that_dies_ends_the_calls_that_wait_and_those_that_come(own: Bridge) -> None:
     async def die() -> None:
         asyncio.get_running_loop().stop()
         await asyncio.Event().wait()
 
     with pytest.raises(SandboxClosedError, match="has ended"):
-        bridge.run(die())
+        own.run(die())
     with pytest.raises(SandboxClosedError, match="has ended"):
-        bridge.run(asyncio.sleep(0))
+        own.run(asyncio.sleep(0))
 
 
-def test_sandboxes_that_have_ended_are_not_held_for_ever(
-    tmp_path: Path, bridge: Bridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sandlot._sync.BRIDGE", bridge)
-    monkeypatch.setattr("sandlot._bridge.BRIDGE", bridge)
-    kept_busy = Sandbox(ScratchBackend(tmp_path))
+def test_sandboxes_that_have_ended_are_not_held_for_ever(tmp_path: Path, own_api: Bridge) -> None:
+    left = Sandbox(ScratchBackend(tmp_path))
     gone = []
     for _ in range(100):
         with Sandbox(ScratchBackend(tmp_path)) as sandbox:
@@ -250,5 +265,14 @@ def test_sandboxes_that_have_ended_are_not_held_for_ever(
     del sandbox
     gc.collect()
     assert sum(ref() is not None for ref in gone) < 40
-    bridge.close()
-    assert not kept_busy.is_alive
+    own_api.close()
+    assert not left.is_alive
+
+
+def test_closing_ends_the_threads_for_blocking_work(own: Bridge) -> None:
+    own.run(asyncio.to_thread(bool))
+    assert workers()
+    own.close()
+    for worker in workers():
+        worker.join(30)
+    assert not workers()

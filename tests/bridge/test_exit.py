@@ -15,7 +15,8 @@ from scratch_backend import is_running
     ids=["end", "sys.exit", "error", "recursion"],
 )
 def test_a_forgotten_sandbox_is_destroyed(tmp_path: Path, ending: str, code: int) -> None:
-    child = Child(f"sandbox = Sandbox(ScratchBackend(root))\nsay(len(there()))\n{ending}", tmp_path)
+    make = "sandbox = Sandbox(ScratchBackend(root, threaded=True))\nsay(len(there()))\n"
+    child = Child(make + ending, tmp_path)
     assert child.end() == code, child.errors
     assert child.said == ["1"]
     assert remaining(tmp_path) == []
@@ -57,8 +58,7 @@ def test_a_call_in_a_daemon_thread_is_cancelled(tmp_path: Path) -> None:
 
         sandbox = Sandbox(ScratchBackend(root), keep=True)
         threading.Thread(target=work, daemon=True).start()
-        while not list(root.glob("*/pid")):
-            time.sleep(0.01)
+        sys.stdin.read()
         """,
         tmp_path,
     )
@@ -69,12 +69,34 @@ def test_a_call_in_a_daemon_thread_is_cancelled(tmp_path: Path) -> None:
     assert child.errors == ""
 
 
+def test_a_create_that_comes_to_its_end_meanwhile_is_undone(tmp_path: Path) -> None:
+    child = Child(
+        """
+        def work():
+            try:
+                Sandbox(ScratchBackend(root, slow_create=1, stubborn=True))
+            except SandboxClosedError:
+                pass
+
+        threading.Thread(target=work, daemon=True).start()
+        while not there():
+            time.sleep(0.01)
+        say("creating")
+        """,
+        tmp_path,
+    )
+    assert child.end() == 0, child.errors
+    assert child.said == ["creating"]
+    assert remaining(tmp_path) == []
+
+
 def test_an_unfinished_stream_is_ended(tmp_path: Path) -> None:
     child = Child(
         """
         sandbox = Sandbox(ScratchBackend(root), keep=True)
         chunks = sandbox.stream("echo $$ > pid; echo; exec sleep 600")
         next(chunks)
+        sys.stdin.read()
         """,
         tmp_path,
     )
@@ -82,6 +104,25 @@ def test_an_unfinished_stream_is_ended(tmp_path: Path) -> None:
     assert child.end() == 0, child.errors
     assert not is_running(pid)
     assert child.errors == ""
+
+
+def test_a_stream_is_closed_while_all_that_it_needs_still_runs(tmp_path: Path) -> None:
+    child = run_child(
+        """
+        async def source():
+            helper = asyncio.create_task(asyncio.sleep(0.3, "closed with help"))
+            try:
+                yield
+                await asyncio.sleep(600)
+            finally:
+                say(await helper)
+
+        items = BRIDGE.iterate(source())
+        next(items)
+        """,
+        tmp_path,
+    )
+    assert child.said == ["closed with help"]
 
 
 def test_a_destroy_that_hangs_holds_the_program_only_so_long_and_is_told(tmp_path: Path) -> None:
@@ -118,14 +159,15 @@ def test_threads_that_outlive_the_main_one_can_still_call(tmp_path: Path) -> Non
         def work():
             threading.main_thread().join()
             say(sandbox.execute_command("echo hello").stdout.strip())
+            sandbox.destroy()
+            say(there())
 
-        sandbox = Sandbox(ScratchBackend(root))
+        sandbox = Sandbox(ScratchBackend(root, threaded=True))
         threading.Thread(target=work).start()
         """,
         tmp_path,
     )
-    assert child.said == ["hello"]
-    assert remaining(tmp_path) == []
+    assert child.said == ["hello", "[]"]
 
 
 def test_a_call_after_the_end_is_refused(tmp_path: Path) -> None:

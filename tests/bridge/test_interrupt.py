@@ -46,7 +46,7 @@ def test_ctrl_c_that_nobody_catches_leaves_nothing_behind(tmp_path: Path) -> Non
 def test_ctrl_c_during_a_create_leaves_nothing_behind(tmp_path: Path) -> None:
     child = Child(
         """
-        threading.Timer(0.3, lambda: say("creating")).start()
+        threading.Thread(target=tell_when_creating).start()
         try:
             Sandbox(ScratchBackend(root, slow_create=600))
         except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def test_ctrl_c_during_a_create_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_sandbox_that_came_to_be_despite_ctrl_c_is_destroyed(tmp_path: Path) -> None:
     child = Child(
         """
-        threading.Timer(0.2, lambda: say("creating")).start()
+        threading.Thread(target=tell_when_creating).start()
         try:
             Sandbox(ScratchBackend(root, slow_create=1, stubborn=True))
         except KeyboardInterrupt:
@@ -118,6 +118,29 @@ def test_ctrl_c_waits_for_clean_up(tmp_path: Path) -> None:
     child.interrupt()
     assert child.end() == 0, child.errors
     assert child.said == ["working", "cleaned", "interrupted"]
+
+
+def test_a_signal_that_does_not_wake_the_waiting_thread_is_seen_all_the_same(
+    tmp_path: Path,
+) -> None:
+    child = Child(
+        """
+        import signal
+
+        async def work():
+            await asyncio.sleep(0.3)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            await asyncio.sleep(600)
+
+        try:
+            BRIDGE.run(work())
+        except KeyboardInterrupt:
+            say("interrupted")
+        """,
+        tmp_path,
+    )
+    assert child.end() == 0, child.errors
+    assert child.said == ["interrupted"]
 
 
 STUCK = """
@@ -194,26 +217,42 @@ def test_what_fails_while_being_interrupted_is_not_lost(tmp_path: Path) -> None:
     assert "the clean-up failed" in child.errors
 
 
-def test_a_second_ctrl_c_ends_the_wait_for_a_stream_that_does_not_close(tmp_path: Path) -> None:
-    child = Child(
-        """
-        async def stuck():
-            try:
-                yield "streaming"
-                await asyncio.sleep(600)
-            finally:
-                say("cleaning")
-                await asyncio.sleep(600)
-
-        _bridge._PATIENCE = 600
+STUCK_STREAM = """
+    async def stuck():
         try:
-            for word in BRIDGE.iterate(stuck()):
-                say(word)
+            say("streaming")  # in the loop's thread, when the reader has begun to wait
+            await asyncio.sleep(600)
+            yield
+        finally:
+            say("cleaning")
+            while True:
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    pass
+
+    def read():
+        try:
+            for _ in BRIDGE.iterate(stuck()):
+                pass
         except KeyboardInterrupt:
             say("interrupted")
-        """,
-        tmp_path,
-    )
+
+    _at_exit.PATIENCE = 0.1
+"""
+
+
+def test_a_stream_that_does_not_close_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    child = Child(STUCK_STREAM + "    _bridge._PATIENCE = 0.3\n    read()", tmp_path)
+    child.await_line("streaming")
+    child.interrupt()
+    assert child.end() == 0, child.errors
+    assert child.said == ["streaming", "cleaning", "interrupted"]
+    assert "still cleaning up" in child.errors
+
+
+def test_a_second_ctrl_c_ends_the_wait_for_a_stream_that_does_not_close(tmp_path: Path) -> None:
+    child = Child(STUCK_STREAM + "    _bridge._PATIENCE = 600\n    read()", tmp_path)
     child.await_line("streaming")
     child.interrupt()
     child.await_line("cleaning")

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from sandlot.testing import BackendConformance, MemoryBackend, MemoryWorld, never
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sandlot.testing import BackendConformance, Gap, MemoryBackend, MemoryWorld, never
 
 
 class TestMemory(BackendConformance):
-    gaps = {
+    mode = "live"
+    world = MemoryWorld()
+    gaps: ClassVar[Mapping[str, Gap]] = {
         "a_file_larger_than_the_memory_for_it_passes_in_pieces": never(
             "its files are this process's memory"
         ),
     }
-    world = MemoryWorld()
 
     def backend(self) -> MemoryBackend:
         return MemoryBackend(self.world)
 
 
-class TestMemoryWithoutAnything(BackendConformance):
-    """The same with no capability at all: what is missing is refused, the rest holds."""
+class TestMemoryThatCanDoNothingMore(TestMemory):
+    """Without any capability: what is missing is refused, and the rest holds."""
 
-    world = MemoryWorld()
-    gaps = TestMemory.gaps
+    in_matrix = False
 
     def backend(self) -> MemoryBackend:
         return MemoryBackend(self.world, capabilities=(), accepts=())
-
-
-class TestMemoryInPieces(BackendConformance):
-    """The same with output that arrives in pieces of five bytes."""
-
-    __test__ = False

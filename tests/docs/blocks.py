@@ -4,7 +4,8 @@
 
 All Python of one page shares one namespace and one event loop, as a reader who follows along
 would have it. A block may ``await``. A ``text`` block right after a Python block is what that
-one prints; a line that is ``...``, or ``...`` within a line, stands for anything.
+one prints. A line that is ``...`` stands for any lines, or none; ``...`` within a line for any
+text.
 """
 
 from __future__ import annotations
@@ -81,9 +82,12 @@ def blocks(page: Path, name: str | None = None) -> list[Block]:
 
 
 def matches(expected: str, actual: str) -> bool:
-    """Whether a text is what was expected, where ``...`` stands for anything."""
-    pattern = re.escape(expected.strip()).replace(r"\.\.\.", ".*?")
-    return re.fullmatch(pattern, actual.strip(), re.DOTALL) is not None
+    """Whether a text is what was expected, but for what ``...`` stands for."""
+    pattern = "".join(
+        r"(?:[^\n]*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*?") + r"\n"
+        for line in expected.strip("\n").split("\n")
+    )
+    return re.fullmatch(pattern, actual.strip("\n") + "\n", re.DOTALL) is not None
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

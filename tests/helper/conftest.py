@@ -5,16 +5,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from peer import Helper
+from helper_peer import BASE_ENV, Helper, StartHelper
 
 from sandlot import helper
 
 SOURCES = Path(helper.__file__).parent
-BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +41,6 @@ def helper_argv(request: pytest.FixtureRequest) -> list[str]:
         wrapper = shlex.split(os.environ.get("SANDLOT_TEST_WRAPPER", ""))
         return [*wrapper, str(binary)]
     return [sys.executable, "-I", "-S", str(helper.TWIN)]
-
-
-StartHelper = Callable[..., Helper]
 
 
 @pytest.fixture

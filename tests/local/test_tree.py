@@ -11,7 +11,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,7 +58,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def error_of(call: Callable[[], object]) -> int | None:
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="Errno") as caught:
         call()
     return caught.value.errno
 
@@ -153,13 +154,11 @@ def test_no_link_leads_outside(place: Place, target: str) -> None:
     os.symlink("..", place.root / "up")
     os.symlink(target.format(outside=place.outside, root=place.root), place.root / "link")
     tree = place.tree
+    nowhere = (errno.ENOENT, errno.ENOTDIR)
     for path in ("/link/secret", "/link/../link/secret", "/up/link/secret", "link/secret"):
-        assert error_of(lambda path=path: tree.read(path)) in (errno.ENOENT, errno.ENOTDIR)
-        assert error_of(lambda path=path: tree.stat(path)) in (errno.ENOENT, errno.ENOTDIR)
-        assert error_of(lambda path=path: tree.set_mode(path, 0)) in (
-            errno.ENOENT,
-            errno.ENOTDIR,
-        )
+        assert error_of(partial(tree.read, path)) in nowhere
+        assert error_of(partial(tree.stat, path)) in nowhere
+        assert error_of(partial(tree.set_mode, path, 0)) in nowhere
     tree.write("/link/new", b"mine")  # makes what it leads to, inside
     assert tree.read("/link/new") == b"mine"
     tree.make_dir("/link/deep/er")
@@ -185,25 +184,89 @@ def test_a_hard_link_is_written_to_without_harm_to_its_other_name(place: Place) 
     assert place.tree.read("/cached") == b"changed"
 
 
+def before_opening(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[], object]
+) -> None:
+    """Let ``change`` happen at the worst time: right before ``name`` is opened, once."""
+    opened, changed = os.open, False
+
+    def opening(path: str, *args: int, **kwargs: int) -> int:
+        nonlocal changed
+        if path == name and not changed:
+            changed = True
+            change()
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", opening)
+
+
+def after_opening(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[], object]) -> None:
+    """Let ``change`` happen right after ``name`` was opened, once."""
+    opened, changed = os.open, False
+
+    def opening(path: str, *args: int, **kwargs: int) -> int:
+        nonlocal changed
+        fd = opened(path, *args, **kwargs)
+        if path == name and not changed:
+            changed = True
+            change()
+        return fd
+
+    monkeypatch.setattr(os, "open", opening)
+
+
+@pytest.mark.parametrize("operation", ["read", "write", "list", "mode", "remove"])
+def test_a_name_that_becomes_a_link_right_before_it_is_opened_leads_nowhere(
+    place: Place, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    tree, name, secret = place.tree, "dir", place.outside
+    if operation in ("read", "write", "mode"):
+        name, secret = "file", place.outside / "secret"
+    tree.write("/d/file", b"mine")
+    tree.write("/d/dir/f", b"mine")
+    mode = secret.stat().st_mode
+
+    def swap() -> None:
+        os.rename(place.root / "d" / name, place.root / "away")
+        os.symlink(secret, place.root / "d" / name)
+
+    before_opening(monkeypatch, name, swap)
+    operations: dict[str, Callable[[], object]] = {
+        "read": lambda: tree.read("/d/file"),
+        "write": lambda: tree.write("/d/file", b"x"),
+        "list": lambda: tree.list_dir("/d/dir"),
+        "mode": lambda: tree.set_mode("/d/file", 0),
+        "remove": lambda: tree.remove("/d", recursive=True),
+    }
+    assert error_of(operations[operation]) in (errno.ELOOP, errno.ENOTDIR)
+    assert secret.stat().st_mode == mode
+
+
 def test_a_directory_that_is_moved_outside_during_a_walk_gives_no_way_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place.root / "a/b").mkdir(parents=True)
-    (place.root / "secret").write_bytes(b"inside")
-    opened = os.open
+    tree = place.tree
+    tree.write("/a/b/f", b"")
+    tree.write("/go/f", b"")
+    os.symlink("../a/b/../secret", place.root / "go/link")
 
-    def moving(path: str, *args: int, **kwargs: int) -> int:
-        fd = opened(path, *args, **kwargs)
-        if path == "b" and (place.root / "a").exists():
-            os.rename(place.root / "a", place.root.parent / "a")
-            os.rename(place.root.parent / "a/b", place.outside / "b")
-        return fd
+    def move_out() -> None:
+        os.rename(place.root / "a/b", place.outside / "b")
 
-    monkeypatch.setattr(os, "open", moving)
+    # By the kernel's "..", what comes after b would be outside/secret.
+    after_opening(monkeypatch, "b", move_out)
     with pytest.raises(FileNotFoundError):
-        place.tree.read("/a/b/../secret")  # by the kernel's "..", this is outside/secret
+        tree.read("/go/link")
+    shutil.rmtree(place.outside / "b")
+
+
+def test_removing_a_tree_that_is_moved_outside_stops(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.tree.write("/a/b/f", b"")
+    after_opening(monkeypatch, "b", lambda: os.rename(place.root / "a/b", place.outside / "b"))
+    assert error_of(lambda: place.tree.remove("/a", recursive=True)) == errno.EBUSY
     os.rmdir(place.outside / "b")
-    os.rmdir(place.root.parent / "a")
 
 
 @pytest.mark.parametrize("operation", ["write", "read", "remove", "list", "mode"])
@@ -217,12 +280,21 @@ def test_swapping_a_directory_for_a_link_wins_no_race(place: Place, operation: s
         x, evil, hold = (str(place.root / name) for name in ("x", "evil", "hold"))
         while not done.is_set():
             for old, new in ((x, hold), (evil, x), (x, evil), (hold, x)):
-                os.rename(old, new)
+                while not done.is_set():
+                    try:
+                        os.rename(old, new)
+                        break
+                    except OSError:  # writing has made a directory there
+                        shutil.rmtree(new, ignore_errors=True)
+
+    def remove_and_restore() -> None:
+        tree.remove("/x/secret")
+        tree.write("/hold/secret", b"inside")
 
     operations: dict[str, Callable[[], object]] = {
         "write": lambda: tree.write("/x/new", b"x"),
         "read": lambda: tree.read("/x/secret"),
-        "remove": lambda: (tree.remove("/x/secret"), tree.write("/hold/secret", b"inside")),
+        "remove": remove_and_restore,
         "list": lambda: [info.name for info in tree.list_dir("/x")],
         "mode": lambda: tree.set_mode("/x/secret", 0o640),
     }
@@ -231,7 +303,7 @@ def test_swapping_a_directory_for_a_link_wins_no_race(place: Place, operation: s
     thread.start()
     try:
         until = time.monotonic() + 0.5
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(results) < 100:
             try:
                 results.append(operations[operation]())
             except OSError as exc:
@@ -239,7 +311,6 @@ def test_swapping_a_directory_for_a_link_wins_no_race(place: Place, operation: s
     finally:
         done.set()
         thread.join()
-    assert len(results) > 100
     place.assert_untouched()
     assert (place.outside / "secret").stat().st_mode == mode
     if operation == "read":
@@ -276,25 +347,16 @@ def test_nothing_made_of_links_and_dots_leads_outside(
                     os.symlink(target.replace("BASE", base), link)
         for raw in paths:
             path = raw.replace("BASE", base)
-            for call in (
-                lambda path=path: place.tree.read(path) == SECRET,
-                lambda path=path: place.tree.write(path, b"mine"),
-                lambda path=path: place.tree.make_dir(path),
-                lambda path=path: place.tree.move("/made", path),
-                lambda path=path: place.tree.remove(path, recursive=True),
+            with suppress(OSError):
+                assert place.tree.read(path) != SECRET
+            for change in (
+                partial(place.tree.write, path, b"mine"),
+                partial(place.tree.make_dir, path),
+                partial(place.tree.move, "/made", path),
+                partial(place.tree.remove, path, recursive=True),
             ):
-                try:
-                    assert not call()
-                except OSError as exc:
-                    assert exc.errno in (
-                        errno.ENOENT,
-                        errno.ENOTDIR,
-                        errno.EISDIR,
-                        errno.ELOOP,
-                        errno.EBUSY,
-                        errno.EEXIST,
-                        errno.EINVAL,
-                    )
+                with suppress(OSError):
+                    change()
         assert sorted(os.listdir(base)) == ["outside", "root", "tmp"]
 
 
@@ -333,7 +395,8 @@ def test_any_name_can_be_written_listed_moved_and_removed(name: str, content: by
         tree.make_dir(f"/d/{name}/{name}")
         tree.remove(f"/d/{name}", recursive=True)
         tree.remove(f"/tmp/{name}")
-        assert os.listdir(place.tmp) == tree.list_dir("/d") == []
+        assert os.listdir(place.tmp) == []
+        assert tree.list_dir("/d") == []
 
 
 @pytest.mark.parametrize(
@@ -344,7 +407,7 @@ def test_what_cannot_be_a_name_is_an_error_of_the_system(
     place: Place, path: str, number: int
 ) -> None:
     for call in (place.tree.read, place.tree.stat, place.tree.remove, place.tree.make_dir):
-        assert error_of(lambda call=call: call(path)) == number
+        assert error_of(partial(call, path)) == number
     assert error_of(lambda: place.tree.write(path, b"")) == number
 
 
@@ -415,9 +478,10 @@ def test_what_is_not_a_regular_file_is_refused_at_once(place: Place, kind: str) 
     if kind == "FIFO":
         os.mkfifo(path)
     elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f"/proc/self/fd/{os.open(place.root, os.O_PATH)}/special")
-        os.closerange(max(map(int, os.listdir("/proc/self/fd"))), 1 << 16)
+        # By way of a descriptor: the names of sockets must be short.
+        with place.tree.host_dir("/") as root:
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(f"{root}/special")
     elif os.geteuid():
         pytest.skip("only root makes devices")
     else:
@@ -449,7 +513,8 @@ def test_new_files_and_directories_get_the_usual_modes_whatever_our_umask(place:
     place.tree.write("/a/f", b"")
     place.tree.make_dir("/b/c")
     modes = {info.path: info.mode for d in ("/", "/a", "/b") for info in place.tree.list_dir(d)}
-    assert modes | {"/tmp": 0} == {"/a": 0o755, "/a/f": 0o644, "/b": 0o755, "/b/c": 0o755, "/tmp": 0}
+    del modes["/tmp"]
+    assert modes == {"/a": 0o755, "/a/f": 0o644, "/b": 0o755, "/b/c": 0o755}
 
 
 def test_a_file_keeps_its_mode_when_it_is_replaced(place: Place) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,22 +143,28 @@ class HostHandle(Handle):
         argv = command.argv
         if argv[0] == "/bin/sh":
             argv = (*self.land.shell, *argv[1:])
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=self.root,
-            env={"PATH": self.land.path, **command.env},
-            stdin=asyncio.subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            user=self.user,
-            group=self.user,
-            extra_groups=None if self.user is None else [],
+        spawning = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *argv,
+                cwd=self.root,
+                env={"PATH": self.land.path, **command.env},
+                stdin=subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                user=self.user,
+                group=self.user,
+                extra_groups=None if self.user is None else [],
+                start_new_session=True,
+            )
         )
         try:
+            process = await asyncio.shield(spawning)
             out, err = await process.communicate(command.stdin)
         except asyncio.CancelledError:
-            process.kill()
-            await process.wait()
+            process = await spawning
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
             raise
         code = process.returncode or 0
         return SandboxResult(
@@ -252,3 +262,30 @@ def spool(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.chmod(0o777)
     monkeypatch.setattr(_shell, "_TEMPORARY", ("/no/such", "/dev/null", str(directory)))
     return directory
+
+
+@pytest.fixture
+def plain(place: Path, spool: Path) -> HostHandle:
+    root = place / "root"
+    root.mkdir()
+    return HostHandle(root, userland("dash", place / "bin"))
+
+
+@pytest.fixture
+def here(place: Path) -> Path:
+    """A directory of this machine."""
+    directory = place / "here"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    before = os.listdir("/proc/self/fd")
+    yield
+    for _ in range(500):
+        if not any("sandlot-transfer" in thread.name for thread in threading.enumerate()):
+            break
+        time.sleep(0.01)
+    assert [it.name for it in threading.enumerate() if "sandlot-transfer" in it.name] == []
+    assert os.listdir("/proc/self/fd") == before

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
-import shutil
 import tarfile
 import tempfile
 import tracemalloc
@@ -52,10 +52,21 @@ class Jail:
     def check(self) -> None:
         """Nothing outside has changed, and no new link leads there."""
         assert self._outside() == self.before
+        for old in (self.dest / "door", self.dest / "window"):  # they may lead where they like
+            if old.is_symlink():
+                old.unlink()
         dest = os.path.realpath(self.dest)
         for path in self.dest.rglob("*"):
-            if path.is_symlink() and path.name not in ("door", "window"):
+            if path.is_symlink() and not loops(path):
                 assert f"{os.path.realpath(path)}/".startswith(f"{dest}/"), path
+
+
+def loops(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as exc:
+        return exc.errno == errno.ELOOP
+    return False
 
 
 @pytest.fixture
@@ -77,52 +88,51 @@ def folder(name: str) -> tarfile.TarInfo:
     return member(name, type=tarfile.DIRTYPE, mode=0o755)
 
 
-ATTACKS: dict[str, list[Member]] = {
-    "a name above": [("../secret", b"x")],
-    "a name above, deep inside": [("a/b/../../../secret", b"x")],
-    "an absolute name": [("/tmp/sandlot-attack", b"x")],
-    "a directory above": [folder("../made")],
-    "a link above": [link("../made", "x")],
-    "a link out": [link("l", "../outside")],
-    "a link out by an absolute path": [link("l", "/etc/passwd")],
-    "a link out of a deep directory": [link("a/b/l", "../../../outside")],
-    "a link to the root": [link("l", "/")],
-    "a link to nothing": [link("l", "")],
-    "a link out by way of a link": [link("a/b/up", "../.."), link("l", "a/b/up/../secret")],
-    "a link out by way of a link to come": [link("l", "a/up/../x"), link("a/up", "..")],
-    "a file through a link": [link("l", "old"), ("l/f", b"x")],
-    "a directory through a link": [link("l", "old"), folder("l/d")],
-    "a directory in place of a link": [link("l", "old"), folder("l"), ("l/f", b"x")],
-    "a file through a link that was there": [("door/new", b"x")],
-    "a link through a link that was there": [link("door/new", "x")],
-    "a directory over a link that was there": [folder("door"), ("door/new", b"x")],
-    "a hard link out": [hard("h", "../secret")],
-    "a hard link out by an absolute path": [hard("h", "/etc/passwd")],
-    "a hard link through a link that was there": [hard("h", "door/secret")],
-    "a hard link to a link that was there": [hard("h", "window"), ("h", b"x")],
-    "a hard link to a link, where it leads out": [link("a/l", ".."), hard("l", "a/l")],
-    "a hard link to a directory": [hard("h", "old")],
-    "a hard link to nothing": [hard("h", "missing")],
-    "a hard link to itself": [hard("h", "h")],
-    "no name": [("", b"x")],
-    "a dot for a name": [("./.", b"x")],
-    "an endless name": [("a/" * 3000 + "f", b"x")],
+ATTACKS: dict[str, tuple[str, list[Member]]] = {
+    "a name above": ("../secret", [("../secret", b"x")]),
+    "a name above, deep inside": ("a/../../secret", [("a/../../secret", b"x")]),
+    "an absolute name": ("/tmp/sandlot-attack", [("/tmp/sandlot-attack", b"x")]),
+    "a directory above": ("../made", [folder("../made")]),
+    "a link above": ("../made", [link("../made", "x")]),
+    "a link out": ("l", [link("l", "../outside")]),
+    "a link out by an absolute path": ("l", [link("l", "/etc/passwd")]),
+    "a link out of a deep directory": ("a/b/l", [link("a/b/l", "../../../outside")]),
+    "a link to the root": ("l", [link("l", "/")]),
+    "a link to nothing": ("l", [link("l", "")]),
+    "a link out by a link": ("l", [link("a/b/up", "../.."), link("l", "a/b/up/../secret")]),
+    "a link out by a link to come": ("l", [link("l", "a/up/../x"), link("a/up", "..")]),
+    "a file through a link": ("l", [link("l", "old"), ("l/f", b"x")]),
+    "a file deep through a link": ("a/l", [link("a/l", ".."), ("a/l/b/f", b"x")]),
+    "a directory through a link": ("l", [link("l", "old"), folder("l/d")]),
+    "a directory in place of a link": ("l", [link("l", "old"), folder("l")]),
+    "a file through an old link": ("door", [("door/new", b"x")]),
+    "a link through an old link": ("door", [link("door/new", "x")]),
+    "a hard link through an old link": ("door", [("f", b""), hard("door/new", "f")]),
+    "a directory over an old link": ("door", [folder("door")]),
+    "a hard link out": ("h", [hard("h", "../secret")]),
+    "a hard link out by an absolute path": ("h", [hard("h", "/etc/passwd")]),
+    "a hard link to what an old link leads to": ("h", [hard("h", "door/secret")]),
+    "a hard link to an old link": ("h", [hard("h", "window")]),
+    "a hard link to a link that leads out there": ("l", [link("a/l", ".."), hard("l", "a/l")]),
+    "a hard link to a directory": ("h", [hard("h", "old")]),
+    "a hard link to nothing": ("h", [hard("h", "missing")]),
+    "a hard link through a file": ("h", [hard("h", "old/file/x")]),
+    "a hard link to itself": ("h", [hard("h", "h")]),
+    "no name": ("", [("", b"x")]),
+    "a dot for a name": ("./.", [("./.", b"x")]),
+    "an endless name": ("a/" * 3000 + "f", [("a/" * 3000 + "f", b"x")]),
 }
 
 
-@pytest.mark.parametrize("members", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize(("entry", "members"), ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_an_entry_that_would_leave_is_refused_by_its_name(
-    jail: Jail, members: list[Member], format: int
+    jail: Jail, entry: str, members: list[Member], format: int
 ) -> None:
     with pytest.raises(UnsafeArchiveError) as caught:
         unpacked(archive(*members, ("after", b""), format=format), jail.dest)
-    last = members[-1] if "door" not in str(members) else members[0]
-    named = last[0] if isinstance(last, tuple) else last.name
-    entries = {caught.value.context["entry"], caught.value.context["entry"] + "/f"}
-    assert entries & {named, *(m.name for m in members if not isinstance(m, tuple))} or (
-        caught.value.context["entry"] in named
-    )
+    assert caught.value.context["entry"] == entry
+    assert repr(entry)[:100] in str(caught.value)
     assert not (jail.dest / "after").exists()
 
 
@@ -183,7 +193,7 @@ MEMBERS: st.SearchStrategy[Member] = st.one_of(
 )
 
 
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.lists(MEMBERS, min_size=1, max_size=8), st.sampled_from([1, 2]))
 def test_no_order_of_hostile_entries_reaches_outside(members: list[Member], times: int) -> None:
     data = [archive(entry) for entry in members]  # one by one, so that none hides the next
@@ -261,7 +271,7 @@ def pax(body: bytes) -> bytes:
         b"x",
         b"0 path=a\n",
         b"9 path=a\n" * 2 + b"99 path=a\n",
-        b"10 path=a\n",
+        b"11 path=a\n",
         b"-9 path=a\n",
         b"8 path=\n" + b"5 a=\n" + b"3 \n",
         b"9" * 900_000,
@@ -286,13 +296,16 @@ def test_records_are_read_in_time_that_grows_with_their_length(tmp_path: Path) -
 
 
 def test_headers_before_an_entry_do_not_pile_up(tmp_path: Path) -> None:
-    records = b"".join(b"%d %06d=%s\n" % (1018, number, b"v" * 1005) for number in range(900))
+    def headers() -> Iterator[bytes]:
+        for first in itertools.count(0, 900):
+            keys = range(first, first + 900)
+            yield pax(b"".join(b"1018 %06d=%s\n" % (key, b"v" * 1005) for key in keys))
+
     tracemalloc.start()
     try:
-        with pytest.raises(SandboxFileError, match="more than"):
-            unpack(itertools.repeat(pax(records)), str(tmp_path / "d"), Limits(1000, 30 * MIB))
+        with pytest.raises(SandboxFileError, match=r"more than \d+ bytes"):
+            unpack(headers(), str(tmp_path / "d"), Limits(1000, 30 * MIB))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 8 * MIB
-    shutil.rmtree(tmp_path / "d", ignore_errors=True)

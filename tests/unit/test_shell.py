@@ -267,6 +267,14 @@ async def test_a_link_to_a_directory_is_listed_as_the_directory(handle: HostHand
     assert (await handle.stat("l/..")).path == "l/.."
 
 
+async def test_the_parent_of_a_link_is_that_of_the_directory_it_leads_to(
+    handle: HostHandle,
+) -> None:
+    (handle.root / "d/e").mkdir(parents=True)
+    (handle.root / "l").symlink_to("d/e")
+    assert names(await handle.list_dir("l/..")) == ["e"]
+
+
 async def test_the_root_directory_can_be_described(handle: HostHandle) -> None:
     info = await handle.stat("/")
     assert info.is_dir

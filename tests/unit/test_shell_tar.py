@@ -15,6 +15,7 @@ from host_handle import place as place
 from host_handle import spool as spool
 from host_handle import tree as tree
 
+from requirements import require_program
 from sandlot import _shell
 from sandlot.errors import (
     FeatureNotSupportedError,
@@ -172,6 +173,28 @@ async def test_a_file_that_may_not_be_read_fails_the_download(
             (tree / "private").chmod(0o000)
         with pytest.raises(SandboxFilePermissionError):
             await downloaded(handle, ".", place / f"out-{name}")
+    assert os.listdir(spool) == []
+
+
+@pytest.mark.parametrize("brand", ["GNU tar", "another tar"])
+async def test_that_a_file_changed_is_a_failure_unless_gnu_tar_says_it(
+    place: Path, tree: Path, spool: Path, brand: str
+) -> None:
+    tools = place / "bin"
+    land = userland("bare", tools)
+    script = f"""#!/bin/sh
+        [ "$1" = --version ] && echo "{brand}" && exit
+        {require_program("tar")} "$@" && exit 1
+    """
+    (tools / "tar").write_text(script)
+    (tools / "tar").chmod(0o755)
+    packed = downloaded(HostHandle(tree, land), ".", place / "out")
+    if brand == "GNU tar":
+        await packed
+        assert snapshot(place / "out") == snapshot(tree)
+    else:
+        with pytest.raises(SandboxFileError):
+            await packed
     assert os.listdir(spool) == []
 
 

@@ -32,8 +32,10 @@ def _claim_standard_descriptors() -> None:
     Else the next thing opened gets that number, and a program's output is written into,
     say, the connection to its sandbox.
     """
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, descriptor)
+            if opened != descriptor:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(descriptor, "r" if descriptor == 0 else "w"))

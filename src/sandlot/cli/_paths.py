@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from sandlot.errors import SandboxFileNotFoundError
 from sandlot.sandbox import AsyncSandbox
+from sandlot.types import FileInfo, FileType
 
 Progress = Callable[[int, int], object]
 
@@ -23,6 +23,13 @@ class Upload:
     local: Path
     remote: str
 
+    async def run(self, sandbox: AsyncSandbox, progress: Progress | None = None) -> None:
+        """Copy a file, or what a directory holds."""
+        if self.local.is_dir():
+            await sandbox.upload_dir(self.local, self.remote, on_progress=progress)
+        else:
+            await sandbox.upload_file(self.local, self.remote)
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -30,6 +37,17 @@ class Download:
 
     remote: str
     local: Path
+
+    async def run(self, sandbox: AsyncSandbox, progress: Progress | None = None) -> None:
+        """Copy a file, or what a directory holds."""
+        info = await sandbox.stat(self.remote)
+        if await is_dir(sandbox, self.remote, info):
+            await sandbox.download_dir(self.remote, self.local, on_progress=progress)
+            return
+        local = _file_in(self.local, self.remote)
+        await sandbox.download_file(self.remote, local)
+        if info.is_file and info.mode & 0o100:
+            _make_executable(local)
 
 
 def parse_upload(text: str) -> Upload:
@@ -81,38 +99,25 @@ def _under(directory: str, path: str) -> str:
     return posixpath.join(directory, os.path.basename(os.path.abspath(path)))
 
 
-async def upload(sandbox: AsyncSandbox, wanted: Upload, progress: Progress | None = None) -> None:
-    """Copy a file, or what a directory holds, into a sandbox."""
-    if wanted.local.is_dir():
-        await sandbox.upload_dir(wanted.local, wanted.remote, on_progress=progress)
-    else:
-        await sandbox.upload_file(wanted.local, wanted.remote)
-
-
-async def download(
-    sandbox: AsyncSandbox, wanted: Download, progress: Progress | None = None
-) -> None:
-    """Copy a file, or what a directory holds, out of a sandbox."""
-    if await is_dir(sandbox, wanted.remote):
-        await sandbox.download_dir(wanted.remote, wanted.local, on_progress=progress)
-        return
-    local = wanted.local
-    if local.is_dir():
-        local = local / posixpath.basename(wanted.remote)
-    await sandbox.download_file(wanted.remote, local)
-
-
-async def is_dir(sandbox: AsyncSandbox, path: str) -> bool:
+async def is_dir(sandbox: AsyncSandbox, path: str, info: FileInfo | None = None) -> bool:
     """Whether a path in a sandbox is a directory, or a link to one.
 
     Raises:
         SandboxFileNotFoundError: If it is not there.
     """
-    if (await sandbox.stat(path)).is_dir:
-        return True
-    if path.endswith("/"):
-        return False
+    info = info or await sandbox.stat(path)
+    if info.type is not FileType.SYMLINK:
+        return info.is_dir
     try:
         return (await sandbox.stat(f"{path}/.")).is_dir
-    except (SandboxFileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _file_in(place: Path, remote: str) -> Path:
+    return place / posixpath.basename(remote) if place.is_dir() else place
+
+
+def _make_executable(path: Path) -> None:
+    mode = path.stat().st_mode
+    path.chmod(mode | (mode & 0o444) >> 2)  # for whoever may read it, as umask left it

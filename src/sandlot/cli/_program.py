@@ -5,22 +5,24 @@ Code never becomes part of a shell line: whatever quotes it holds, it is a file'
 
 from __future__ import annotations
 
-import re
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sandlot import _languages
 from sandlot._exec import to_the_end
 from sandlot._languages import Language
-from sandlot.cli import _deps, _say
-from sandlot.cli._deps import Project
-from sandlot.sandbox import AsyncSandbox
+from sandlot.cli import _say
+
+if TYPE_CHECKING:
+    from sandlot.cli._deps import Project
+    from sandlot.sandbox import AsyncSandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +38,30 @@ class Program:
 
     def argv(self, path: str, arguments: Sequence[str]) -> tuple[str, ...]:
         """Return the command that runs the file at ``path``."""
-        script = _with_arguments(self.language.script(from_file=True))
+        script = self.language.script(from_file=True)
         if self.project is not None:
             script = self.project.recipe.launch.replace("RUN", script)
         return ("/bin/sh", "-c", script, "sh", path, *arguments)
+
+    @asynccontextmanager
+    async def placed(self, sandbox: AsyncSandbox, *, tidy: bool) -> AsyncGenerator[str]:
+        """Put it into a sandbox; yield its path there, as commands know it.
+
+        Args:
+            sandbox: Where.
+            tidy: Remove it at the end, from a sandbox that lives on.
+        """
+        directory = f"/tmp/.sandlot-{secrets.token_hex(8)}"
+        files = dict(self.project.files) if self.project is not None else {}
+        path = f"{directory}/{self.name}"
+        try:
+            for name, data in {**files, self.name: self.data}.items():
+                await sandbox.write_file(f"{directory}/{name}", data)
+            yield sandbox.command_path(path)
+        finally:
+            if tidy and sandbox.is_alive:
+                with suppress(FileNotFoundError):  # its first file could not be written
+                    await to_the_end(sandbox.remove(directory, recursive=True))
 
 
 def read(file: str | None, language: str | None, *, deps: bool) -> Program:
@@ -57,9 +79,15 @@ def read(file: str | None, language: str | None, *, deps: bool) -> Program:
     path = Path(file)
     data = path.read_bytes()
     told = _named(language) if language else _told(path.name, data)
-    project = _deps.project(path, told) if deps else None
+    project = _project(path, told) if deps else None
     name = project.name if project else _fitting(path.name, told)
     return Program(name=name, data=data, language=told, project=project)
+
+
+def _project(path: Path, language: Language) -> Project:
+    from sandlot.cli import _deps
+
+    return _deps.project(path, language)
 
 
 def _from_stdin(language: str | None) -> Program:
@@ -93,30 +121,3 @@ def _fitting(name: str, language: Language) -> str:
     """Return the name with a suffix of the language, which compilers insist on."""
     suffixes = tuple(suffix.lower() for suffix in language.suffixes)
     return name if name.lower().endswith(suffixes) else name + language.suffixes[0]
-
-
-def _with_arguments(script: str) -> str:
-    """Let a language's script hand the words after the file on to the program."""
-    script = re.sub(r'(exec [^;"]*)"\$1"', r'\1"$@"', script)
-    return script.replace('exec "$1.out"', '{ out=$1.out; shift; exec "$out" "$@"; }')
-
-
-@asynccontextmanager
-async def placed(sandbox: AsyncSandbox, program: Program, *, tidy: bool) -> AsyncGenerator[str]:
-    """Put a program into a sandbox; yield its path there, as commands know it.
-
-    Args:
-        sandbox: Where.
-        program: What.
-        tidy: Remove it at the end, from a sandbox that lives on.
-    """
-    directory = f"/tmp/.sandlot-{secrets.token_hex(8)}"
-    try:
-        if program.project is not None:
-            for name, data in program.project.files.items():
-                await sandbox.write_file(f"{directory}/{name}", data)
-        await sandbox.write_file(f"{directory}/{program.name}", program.data)
-        yield sandbox._handle.command_path(f"{directory}/{program.name}")  # pyright: ignore[reportPrivateUsage]
-    finally:
-        if tidy and sandbox.is_alive:
-            await to_the_end(sandbox.remove(directory, recursive=True))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sandlot.cli import _say
+from sandlot.cli._verb import Interrupted
 from sandlot.errors import SandboxError
 
 T = TypeVar("T")
@@ -17,15 +18,6 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _unfinished: list[str] = []
 _last_acts: list[Callable[[], object]] = []
-
-
-class Interrupted(Exception):
-    """A signal ended the work; ``trouble`` is what went wrong with the cleaning up, if any."""
-
-    def __init__(self, number: int, trouble: SandboxError | OSError | None = None) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
-        self.trouble = trouble
 
 
 @contextmanager

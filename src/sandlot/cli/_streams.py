@@ -9,7 +9,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from enum import Enum
 
@@ -36,7 +36,7 @@ def kind_of_input() -> Input:
     return Input.DATA
 
 
-async def input_pieces() -> AsyncIterator[bytes]:
+async def input_pieces() -> AsyncGenerator[bytes]:
     """Yield standard input as it comes.
 
     No thread waits in read(2) for input that may never come, so a reader can stop at any

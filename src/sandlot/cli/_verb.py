@@ -9,11 +9,19 @@ from typing import Any
 import click
 
 from sandlot.cli import _say
-from sandlot.cli._signals import Interrupted
 from sandlot.errors import SandboxError
 
 _BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE has ended."""
+
+
+class Interrupted(Exception):
+    """A signal ended the work; ``trouble`` is what went wrong with the cleaning up, if any."""
+
+    def __init__(self, number: int, trouble: SandboxError | OSError | None = None) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        self.trouble = trouble
 
 
 class Verb(click.Command):

@@ -84,7 +84,7 @@ async def _copy_out(sandbox: AsyncSandbox, source: str, target: str, progress: P
     from sandlot.cli import _paths
 
     place = _final(source, target, into=_is_dir(target))
-    await _paths.download(sandbox, _paths.Download(source, Path(place)), progress)
+    await _paths.Download(source, Path(place)).run(sandbox, progress)
     return f"{place}/." if source.endswith("/.") else place
 
 
@@ -96,7 +96,7 @@ async def _copy_in(sandbox: AsyncSandbox, source: str, target: str, progress: Pr
     except FileNotFoundError:
         into = False
     place = _final(_named(source), target, into=into)
-    await _paths.upload(sandbox, _paths.Upload(Path(source), place), progress)
+    await _paths.Upload(Path(source), place).run(sandbox, progress)
 
 
 def _is_dir(path: str) -> bool:

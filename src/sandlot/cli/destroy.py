@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
@@ -55,7 +56,7 @@ def command(
 async def _destroy(
     ids: tuple[str, ...], backend: str | None, labels: Mapping[str, str], *, ask: bool
 ) -> Failures:
-    from sandlot.cli import _everywhere
+    from sandlot.cli import _everywhere, _say
     from sandlot.errors import SandboxNotFoundError
 
     async with _everywhere.clients(backend) as clients:
@@ -65,8 +66,8 @@ async def _destroy(
             )
         else:
             found, failed = await _matching(backend, clients, labels)
-        if ask and found and not click.confirm(f"End {_count(found)}?", err=True):
-            raise click.Abort
+        if ask and found and not await _confirmed(f"End {_count(found)}?"):
+            raise _say.Failure("nothing was ended")
         _, undestroyed = await _everywhere.each(found, _end)
         gone = [pair for pair in failed if ids or not isinstance(pair[1], SandboxNotFoundError)]
         failed[:] = [*gone, *undestroyed]
@@ -92,6 +93,17 @@ async def _end(sandbox: AsyncSandbox) -> None:
     with must_clean_up(f"sandbox {sandbox.id} on {sandbox.backend_name}"):
         await sandbox.destroy()
     click.echo(sandbox.id)
+
+
+async def _confirmed(question: str) -> bool:
+    from sandlot.cli._streams import input_pieces
+
+    # Not click.confirm: it blocks the event loop, and so keeps Ctrl-C out.
+    click.echo(f"{question} [y/N] ", nl=False, err=True)
+    async with aclosing(input_pieces()) as lines:
+        async for line in lines:
+            return line.strip().lower() in (b"y", b"yes")
+    return False
 
 
 def _count(found: Mapping[str, AsyncSandbox]) -> str:

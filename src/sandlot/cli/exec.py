@@ -45,13 +45,15 @@ def command(
 
     COMMAND, output, input and exit code are as for 'sandlot run'. Ctrl-C kills the command.
     """
-    from sandlot.cli import _signals, _terminal
+    from sandlot.cli import _signals
     from sandlot.cli._running import Job
     from sandlot.cli._streams import kind_of_input
 
     if not any(command):
         raise click.UsageError("nothing to run: name a command")
     if tty:
+        from sandlot.cli import _terminal
+
         _terminal.require()
     job = Job(env=env, cwd=workdir, timeout=timeout, tty=tty, input=kind_of_input())
     return _signals.run(_exec(sandbox_id, backend, command, job)).exit_code

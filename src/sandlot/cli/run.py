@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +13,6 @@ from sandlot.cli._verb import ProgramVerb
 if TYPE_CHECKING:
     from sandlot.cli._paths import Download, Upload
     from sandlot.cli._program import Program
-    from sandlot.cli._running import Job
-    from sandlot.cli._session import Place
-    from sandlot.types import SandboxResult
 
 
 @click.command(
@@ -117,8 +112,10 @@ def command(
     program's: 128 + n if signal n ended it, 124 if its time ran out, and 125 for a failure
     of sandlot itself.
     """
-    from sandlot.cli import _paths, _program, _session, _signals, _terminal
+    from sandlot.cli import _signals
+    from sandlot.cli._errand import Errand
     from sandlot.cli._running import Job
+    from sandlot.cli._session import Place
     from sandlot.cli._streams import Input, kind_of_input
 
     is_code = file is not None or language is not None
@@ -131,8 +128,10 @@ def command(
     if tty and as_json:
         raise click.UsageError("--tty and --json exclude each other")
     if tty:
+        from sandlot.cli import _terminal
+
         _terminal.require()
-    program = _program.read(file, language, deps=deps) if is_code else None
+    program = _read(file, language, deps=deps) if is_code else None
     from_stdin = program is not None and file in (None, "-")
     job = Job(
         env=env,
@@ -145,13 +144,12 @@ def command(
         asked["labels"] = labels
     if env and (keep or reuse):  # for what runs in it later, too
         asked["env_vars"] = env
-    errand = _Errand(
-        place=_session.Place(backend=backend, asked=asked, keep=keep, reuse=reuse, needs=job.needs),
+    errand = Errand(
+        place=Place(backend=backend, asked=asked, keep=keep, reuse=reuse, needs=job.needs),
         words=command,
         program=program,
         job=job,
-        uploads=[_paths.parse_upload(text) for text in uploads],
-        downloads=[_paths.parse_download(text) for text in downloads],
+        transfers=_transfers(uploads, downloads),
     )
     sandbox_id, backend_name, result = _signals.run(errand.run())
     if as_json:
@@ -170,35 +168,20 @@ def command(
     return result.exit_code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Errand:
-    """All that a command line asks for, checked as far as it can be without a sandbox."""
+def _read(file: str | None, language: str | None, *, deps: bool) -> Program:
+    from sandlot.cli import _program
 
-    place: Place
-    words: tuple[str, ...]
-    program: Program | None
-    job: Job
-    uploads: Sequence[Upload]
-    downloads: Sequence[Download]
+    return _program.read(file, language, deps=deps)
 
-    async def run(self) -> tuple[str, str, SandboxResult]:
-        """Do it; return the sandbox's id, its backend and the command's result."""
-        from sandlot.cli import _paths, _program, _running, _session
 
-        async with AsyncExitStack() as stack:
-            sandbox = await stack.enter_async_context(_session.opened(self.place))
-            for upload in self.uploads:
-                await _paths.upload(sandbox, upload)
-            command: str | tuple[str, ...] = self.words
-            if self.program is not None:
-                placed = _program.placed(sandbox, self.program, tidy=self.place.stays)
-                path = await stack.enter_async_context(placed)
-                if self.program.project is not None:
-                    await self.program.project.install(sandbox, path, self.job.env)
-                command = self.program.argv(path, self.words)
-            elif len(self.words) == 1:
-                command = self.words[0]
-            result = await _running.run(sandbox, command, self.job)
-            for download in self.downloads:
-                await _paths.download(sandbox, download)
-            return sandbox.id, sandbox.backend_name, result
+def _transfers(
+    uploads: Sequence[str], downloads: Sequence[str]
+) -> tuple[Sequence[Upload], Sequence[Download]]:
+    if not uploads and not downloads:
+        return (), ()
+    from sandlot.cli import _paths
+
+    return (
+        [_paths.parse_upload(text) for text in uploads],
+        [_paths.parse_download(text) for text in downloads],
+    )

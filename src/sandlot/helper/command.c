@@ -204,6 +204,7 @@ static bool supervise_order(struct command *command, const struct order *order)
 	idle_due_ms = now_ms() + IDLE_DELAY_MS;
 	if (idle_count && supervisor_give(&idle[idle_count - 1], order)) {
 		command->supervisor = idle[--idle_count];
+		kill(command->supervisor.pid, SIGCONT); /* a command may have stopped it */
 		return true;
 	}
 	return supervisor_fork(&command->supervisor, order);

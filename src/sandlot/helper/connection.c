@@ -128,22 +128,7 @@ static bool length_is_sane(const struct buffer *in)
 	return length >= HEADER - 4 && length <= MAX_FRAME;
 }
 
-static void handle_frames(struct connection *connection, frame_handler *handle)
-{
-	struct buffer *in = &connection->in;
-	while (!connection->dead && length_is_sane(in) && !missing(in)) {
-		const uint8_t *frame = in->data + in->start;
-		size_t size = 4 + (size_t)get32(frame);
-		handle(connection, frame[4], get32(frame + 5), frame + HEADER, size - HEADER);
-		buffer_consume(in, size);
-	}
-	if (!connection->dead && !length_is_sane(in))
-		fail(connection, EMSGSIZE, "a frame of impossible length");
-	if (!buffer_size(in))
-		drop_waiting_fds(connection);
-}
-
-void connection_read(struct connection *connection, frame_handler *handle)
+void connection_read(struct connection *connection)
 {
 	union {
 		struct cmsghdr align;
@@ -168,9 +153,7 @@ void connection_read(struct connection *connection, frame_handler *handle)
 		return;
 	}
 	in->end += (size_t)got;
-	if (receive_fds(connection, &message))
-		handle_frames(connection, handle);
-	else
+	if (!receive_fds(connection, &message))
 		fail(connection, EMFILE, "too many descriptors that no frame takes");
 }
 
@@ -237,4 +220,30 @@ void send_done(struct connection *to, uint32_t id, uint32_t value, const char *t
 void send_error(struct connection *to, uint32_t id, int error, const char *text)
 {
 	send_number_and_text(to, ERROR, id, (uint32_t)error, text);
+}
+
+/* -------------------------------------------------------------------- serving */
+
+static bool may_answer(const struct connection *connection)
+{
+	return !connection->dead && buffer_size(&connection->out) < PAUSE_OUTPUT;
+}
+
+/* Sends what waits, and handles what has arrived as long as the answers are taken: a frame that
+ * is left lying here is only come back to when there is something to send. */
+void connection_serve(struct connection *connection, frame_handler *handle)
+{
+	struct buffer *in = &connection->in;
+	while (connection_flush(connection), may_answer(connection)) {
+		if (!length_is_sane(in))
+			fail(connection, EMSGSIZE, "a frame of impossible length");
+		if (connection->dead || missing(in))
+			break;
+		const uint8_t *frame = in->data + in->start;
+		size_t size = 4 + (size_t)get32(frame);
+		handle(connection, frame[4], get32(frame + 5), frame + HEADER, size - HEADER);
+		buffer_consume(in, size);
+	}
+	if (!buffer_size(in))
+		drop_waiting_fds(connection);
 }

@@ -57,9 +57,7 @@ class FrameSocket:
             self._out.popleft().close_fds()
 
     # --------------------------------------------------------------------- sending
-    def send(
-        self, kind: int, request_id: int, body: bytes = b"", fds: Sequence[int] = ()
-    ) -> None:
+    def send(self, kind: int, request_id: int, body: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Send a frame, now or when there is room. ``fds`` may be closed on return.
 
         Raises:

@@ -69,6 +69,15 @@ uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+void close_fds(unsigned first, unsigned last)
+{
+	if (!syscall(SYS_close_range, first, last, 0))
+		return;
+	long most = sysconf(_SC_OPEN_MAX); /* a kernel before 5.9 */
+	for (unsigned fd = first; fd <= last && fd < (unsigned long)most; fd++)
+		close((int)fd);
+}
+
 /* ---------------------------------------------------------------- connections */
 
 static void send_hello(struct connection *to)
@@ -295,11 +304,7 @@ static void start_listening(const char *path)
 
 static void close_inherited(void)
 {
-	if (syscall(SYS_close_range, OWNER_FD + 1, ~0u, 0)) {
-		long most = sysconf(_SC_OPEN_MAX);
-		for (int fd = OWNER_FD + 1; fd < most; fd++)
-			close(fd);
-	}
+	close_fds(OWNER_FD + 1, ~0u);
 	/* All three must be open, so that no descriptor of ours takes their place. */
 	int null = open("/dev/null", O_RDWR);
 	if (null < 0 || dup2(null, STDIN_FILENO) < 0)
@@ -414,29 +419,33 @@ static bool turn(int timeout_ms)
 	for (struct connection *c = connections; c; c = c->next) {
 		short events = polled[count++].revents;
 		if (events & (POLLIN | POLLHUP | POLLERR))
-			connection_read(c, handle_frame);
+			connection_read(c);
 	}
 	if (polled[LISTENER].revents)
 		accept_connection();
 	for (struct connection *c = connections; c; c = c->next)
-		connection_flush(c);
+		connection_serve(c, handle_frame);
 	remove_dead_connections();
 	return true;
 }
 
+static bool finished(void)
+{
+	return shutting_down && (commands_all_gone() || now_ms() >= kill_deadline);
+}
+
 static void run(void)
 {
-	int pause_ms = 1;
-	for (;;) {
+	for (int pause_ms = 1;;) {
 		bool again = commands_sweep();
 		for (struct connection *c = connections; c; c = c->next)
 			connection_flush(c);
-		if (shutting_down && (commands_all_gone() || now_ms() >= kill_deadline))
+		if (finished())
 			return;
+		again |= shutting_down;
 		/* What SIGKILL does not end at once must not cost a whole CPU to wait for. */
 		pause_ms = !again ? 1 : pause_ms < 64 ? 2 * pause_ms : pause_ms;
-		int idle_ms = shutting_down ? KILL_PATIENCE_MS : commands_prepare_after_ms();
-		if (!turn(again ? pause_ms : idle_ms))
+		if (!turn(again ? pause_ms : commands_prepare_after_ms()))
 			commands_prepare();
 	}
 }

@@ -95,7 +95,8 @@ typedef void frame_handler(struct connection *from, uint8_t type, uint32_t id,
 struct connection *connection_open(int fd);
 void connection_close(struct connection *connection);
 short connection_interest(const struct connection *connection);
-void connection_read(struct connection *connection, frame_handler *handle);
+void connection_read(struct connection *connection);
+void connection_serve(struct connection *connection, frame_handler *handle);
 void connection_flush(struct connection *connection);
 bool connection_take_fds(struct connection *connection, int *fds, size_t count);
 
@@ -105,8 +106,6 @@ void send_done(struct connection *to, uint32_t id, uint32_t value, const char *t
 void send_error(struct connection *to, uint32_t id, int error, const char *text);
 
 /* ----------------------------------------------------- command.c: the commands */
-
-struct supervisor_report;
 
 void command_start(struct connection *from, uint32_t id, const uint8_t *body, size_t size);
 void command_signal(struct connection *from, uint32_t id, const uint8_t *body, size_t size);
@@ -179,10 +178,11 @@ int remove_tree(int dir_fd, const char *path);
 
 /* --------------------------------------------------------------------- init.c */
 
-/* Where relative paths of the options start, and what is left of the helper's life. */
 extern bool shutting_down;
 
+/* Returns its argument, unless that is NULL: then the helper ends. */
 void *need_memory(void *memory);
+void close_fds(unsigned first, unsigned last);
 uint64_t now_ms(void);
 
 #endif

@@ -54,6 +54,11 @@ def try_reap(pid: int) -> bool:
     return reaped
 
 
+def forget(pid: int) -> None:
+    """Leave it to the caller to reap a helper."""
+    _unreaped.discard(pid)
+
+
 def reap_leftovers() -> None:
     """Reap helpers that ended after their event loop."""
     for pid in tuple(_unreaped):

@@ -17,7 +17,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -374,10 +373,10 @@ static void close_except(int keep[], size_t count) /* ascending, none below 3 */
 		if (keep[i] < 0)
 			continue;
 		if ((unsigned)keep[i] > from)
-			syscall(SYS_close_range, from, keep[i] - 1, 0);
+			close_fds(from, (unsigned)keep[i] - 1);
 		from = (unsigned)keep[i] + 1;
 	}
-	syscall(SYS_close_range, from, ~0u, 0);
+	close_fds(from, ~0u);
 }
 
 /* Lets the kernel, when memory runs out, take the command before the helper: what a supervisor

@@ -21,6 +21,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 VERSION = 1
@@ -405,9 +406,7 @@ class Supervising:
     def serve(self, orders: socket.socket) -> None:
         """Carry out orders until the helper wants no more."""
         while True:
-            data, rights, _, _ = orders.recvmsg(
-                U64.size + MAX_SENT_ORDER, socket.CMSG_SPACE(3 * 4)
-            )
+            data, rights, _, _ = orders.recvmsg(U64.size + MAX_SENT_ORDER, socket.CMSG_SPACE(3 * 4))
             if not data:
                 return
             self.supervise(Order(U64.unpack_from(data)[0], data[U64.size :], fds_in(rights)))
@@ -514,44 +513,48 @@ class Connection:
             os.close(fd)
         self.fds = []
 
-    def read(self) -> list[tuple[int, int, bytes]]:
-        """Read what has come; return the frames that are complete."""
+    def read(self) -> None:
+        """Read what has come."""
         try:
             data, rights, flags, _ = self.sock.recvmsg(
                 1 << 18, socket.CMSG_SPACE(MAX_WAITING_FDS * 4)
             )
         except (BlockingIOError, InterruptedError):
-            return []
+            return
         except OSError:
             data, rights, flags = b"", [], 0
         self.fds += fds_in(rights)
         if not data:
             self.dead = True
-            return []
+            return
         self._in += data
         if len(self.fds) > MAX_WAITING_FDS or flags & socket.MSG_CTRUNC:
             self.fail(errno.EMFILE, "too many descriptors that no frame takes")
-        return self._frames()
 
-    def _frames(self) -> list[tuple[int, int, bytes]]:
-        frames: list[tuple[int, int, bytes]] = []
+    def may_answer(self) -> bool:
+        """Whether the client takes its answers."""
+        return not self.dead and len(self._out) < PAUSE_OUTPUT
+
+    def frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """Send what waits, and yield what has arrived, as long as the answers are taken.
+
+        A frame that is left lying here is only come back to when there is something to send.
+        """
         start = 0
-        while not self.dead and len(self._in) - start >= 4:
+        self.flush()
+        while self.may_answer() and len(self._in) - start >= 4:
             (length,) = U32.unpack_from(self._in, start)
             if not 5 <= length <= MAX_FRAME:
-                frames.append((-1, 0, b""))
+                self.fail(errno.EMSGSIZE, "a frame of impossible length")
                 break
             end = start + 4 + length
             if end > len(self._in):
                 break
             _, kind, request_id = HEADER.unpack_from(self._in, start)
-            frames.append((kind, request_id, bytes(self._in[start + HEADER.size : end])))
+            yield kind, request_id, bytes(self._in[start + HEADER.size : end])
             start = end
+            self.flush()
         del self._in[:start]
-        return frames
-
-    def settle(self) -> None:
-        """Close descriptors that no frame has taken, after all frames were handled."""
         if not self._in:
             self._drop_fds()
 
@@ -714,9 +717,7 @@ class Helper:
     def handle(self, sender: Connection, kind: int, request_id: int, body: bytes) -> None:
         """Serve one frame."""
         handler, size = self.handlers.get(kind, (None, None))
-        if kind < 0:
-            sender.fail(errno.EMSGSIZE, "a frame of impossible length")
-        elif handler is None:
+        if handler is None:
             sender.error(request_id, errno.ENOSYS, "unknown type of frame")
         elif size is not None and len(body) != size:
             sender.error(request_id, errno.EBADMSG, "a body of wrong size")
@@ -749,15 +750,14 @@ class Helper:
             for fd in fds or ():
                 os.close(fd)
 
-    def start(
-        self, sender: Connection, request_id: int, order: Order, request: Request
-    ) -> None:
+    def start(self, sender: Connection, request_id: int, order: Order, request: Request) -> None:
         """Have an order carried out by an idle supervisor, or by a new one."""
         command = Command(order, request)
         command.watchers.append((sender, request_id))
         self.idle_due = time.monotonic() + IDLE_DELAY
         if self.idle and self.give(self.idle[-1], order):
             command.supervisor = self.idle.pop()
+            os.kill(command.supervisor.pid, signal.SIGCONT)  # a command may have stopped it
         else:
             try:
                 command.supervisor = self.fork_supervisor(order)
@@ -901,9 +901,7 @@ class Helper:
         packed = struct.pack(f"{len(order.fds)}i", *order.fds)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if order.fds else []
         try:
-            idle.orders.sendmsg(
-                [U64.pack(order.serial), order.body], rights, socket.MSG_DONTWAIT
-            )
+            idle.orders.sendmsg([U64.pack(order.serial), order.body], rights, socket.MSG_DONTWAIT)
         except OSError:
             return False
         return True
@@ -1052,14 +1050,12 @@ class Helper:
             self.read_lifetime()
         for connection in self.connections:
             if events.get(connection.sock.fileno(), 0) & ~select.POLLOUT:
-                for frame in connection.read():
-                    if not connection.dead:
-                        self.handle(connection, *frame)
-                connection.settle()
+                connection.read()
         if self.listener and events.get(self.listener.fileno()):
             self.accept()
         for connection in self.connections:
-            connection.flush()
+            for frame in connection.frames():
+                self.handle(connection, *frame)
         self.remove_dead_connections()
         return bool(events)
 
@@ -1182,11 +1178,9 @@ def close_inherited() -> None:
 
 def start_listening(dir_fd: int, path: str) -> socket.socket:
     """Bind by a relative name, since a socket's address holds no long path."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode):
             os.unlink(path, dir_fd=dir_fd)  # of one that has died
-    except FileNotFoundError:
-        pass
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
     mask = os.umask(0o177)
@@ -1195,6 +1189,18 @@ def start_listening(dir_fd: int, path: str) -> socket.socket:
     os.umask(mask)
     listener.listen(64)
     return listener
+
+
+def take_lock(dir_fd: int, path: str) -> None:
+    """Lock a file for as long as this process lives."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fcntl.flock(os.open(path, flags, 0o600, dir_fd=dir_fd), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def join_cgroup(path: str) -> None:
+    """Move this process into a cgroup."""
+    with open(f"{path}/cgroup.procs", "wb", buffering=0) as file:
+        file.write(b"0")
 
 
 def owner_socket(may_be_missing: bool) -> socket.socket | None:
@@ -1218,22 +1224,38 @@ def parse_umask(text: str) -> int:
     return int(text, 8)
 
 
-def set_up(options: Options, dir_fd: int) -> Helper:
+@contextlib.contextmanager
+def or_die(action: str) -> Iterator[None]:
+    """End if something fails, saying what."""
+    try:
+        yield
+    except OSError as exc:
+        die(1, f"cannot {action}: {exc.strerror}")
+
+
+def set_up(options: Options) -> tuple[Helper, int]:
     """Do what the options say, in the order in which it can fail."""
     for path in options.cgroup:
-        with open(f"{path}/cgroup.procs", "wb", buffering=0) as file:
-            file.write(b"0")
+        with or_die(f"join cgroup {path}"):
+            join_cgroup(path)
     for text in options.umask:
         os.umask(parse_umask(text))
-    start_dir = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    directory = "".join(options.dir) or "."
+    with or_die(f"open {directory}"):
+        dir_fd, start_dir = os.open(directory, flags), os.open(".", flags)
     for path in options.lock:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fcntl.flock(os.open(path, flags, 0o600, dir_fd=dir_fd), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    listener = start_listening(dir_fd, options.listen[0]) if options.listen else None
+        with or_die(f"lock {path}"):
+            take_lock(dir_fd, path)
+    listener = None
+    for path in options.listen:
+        with or_die(f"listen on {path}"):
+            listener = start_listening(dir_fd, path)
     os.fchdir(start_dir)
     os.close(start_dir)
     for path in options.root:
-        os.chdir(path)
+        with or_die(f"enter {path}"):
+            os.chdir(path)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     take_signals()
     helper = Helper(options)
@@ -1241,7 +1263,7 @@ def set_up(options: Options, dir_fd: int) -> Helper:
     signal.set_wakeup_fd(helper.signals_in, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     prctl(PR_SET_DUMPABLE, 0)
-    return helper
+    return helper, dir_fd
 
 
 def main() -> None:
@@ -1252,13 +1274,7 @@ def main() -> None:
     options = Options(sys.argv[1:])
     close_inherited()
     owner = owner_socket(bool(options.listen))
-    try:
-        dir_fd = os.open(
-            options.dir[0] if options.dir else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        )
-        helper = set_up(options, dir_fd)
-    except OSError as exc:
-        die(1, str(exc))
+    helper, dir_fd = set_up(options)
     if owner:
         helper.owner = helper.add_connection(owner)
     gc.freeze()

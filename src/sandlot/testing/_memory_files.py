@@ -31,7 +31,7 @@ class Directory:
 
     mode: int = 0o755
     modified: float = field(default_factory=time.time)
-    entries: dict[str, Node] = field(default_factory=dict)
+    entries: dict[str, Node] = field(default_factory=dict[str, "Node"])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,9 +117,7 @@ class FileTree:
         return [_info(f"{base}{name}", node) for name, node in sorted(directory.entries.items())]
 
     # --------------------------------------------------------------- changing
-    def open_for_writing(
-        self, path: str, *, append: bool = False, superuser: bool = False
-    ) -> File:
+    def open_for_writing(self, path: str, *, append: bool = False, superuser: bool = False) -> File:
         """Return the file at a path, made or emptied; its mode is kept."""
         parent, name = self._parent(path, superuser, follow=True)
         node = parent.entries.get(name) if name else parent
@@ -232,9 +230,7 @@ class FileTree:
         except FileNotFoundError:
             return None
 
-    def _add(
-        self, parent: Directory, name: str, node: Node, path: str, superuser: bool
-    ) -> Node:
+    def _add(self, parent: Directory, name: str, node: Node, path: str, superuser: bool) -> Node:
         if len(name.encode("utf-8", "surrogateescape")) > 255:
             raise failure(errno.ENAMETOOLONG, path)
         _check_writable(parent, path, superuser)

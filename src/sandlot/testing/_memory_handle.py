@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -19,7 +19,8 @@ from sandlot.errors import SandboxExecutionError, SandboxNotFoundError, file_err
 from sandlot.testing._memory_kernel import Kernel, Process, Program
 from sandlot.testing._memory_process import MemoryProcess
 from sandlot.testing._memory_programs import link
-from sandlot.testing._minishell_run import lookup, normal
+from sandlot.testing._minishell_builtins import normal
+from sandlot.testing._minishell_run import lookup
 from sandlot.types import (
     Command,
     FileInfo,
@@ -52,7 +53,7 @@ class Box:
     expires: float | None = None
     kept: bool = False
     gone: bool = False
-    running: dict[str, MemoryProcess] = field(default_factory=dict)
+    running: dict[str, MemoryProcess] = field(default_factory=dict[str, MemoryProcess])
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -244,9 +245,7 @@ class MemoryHandle(Handle):
     async def remove(self, path: str, *, recursive: bool) -> None:
         """Remove a file, a link, or a directory."""
         async with self._files("remove", path):
-            self._tree.remove(
-                self._path(path), recursive=recursive, superuser=self._superuser
-            )
+            self._tree.remove(self._path(path), recursive=recursive, superuser=self._superuser)
 
     async def move(self, source: str, target: str) -> None:
         """Rename."""
@@ -320,7 +319,7 @@ class MemoryHandle(Handle):
             raise lacking(self.backend, capability, op=operation, sandbox_id=self.id)
 
     @asynccontextmanager
-    async def _crossing(self, operation: str) -> AsyncIterator[None]:
+    async def _crossing(self, operation: str) -> AsyncGenerator[None, None]:
         async with self.backend.crossing(operation, self.id):
             if self._box.over:
                 self.alive = False
@@ -328,7 +327,7 @@ class MemoryHandle(Handle):
             yield
 
     @asynccontextmanager
-    async def _files(self, operation: str, path: str) -> AsyncIterator[None]:
+    async def _files(self, operation: str, path: str) -> AsyncGenerator[None, None]:
         async with self._crossing(operation):
             with _file_errors(path):
                 yield
@@ -345,7 +344,7 @@ class _Starter:
 
 
 @contextlib.contextmanager
-def _file_errors(path: str) -> Iterator[None]:
+def _file_errors(path: str) -> Generator[None, None, None]:
     try:
         yield
     except OSError as exc:

@@ -29,6 +29,7 @@ class Channel(Protocol):
 
     async def read(self, size: int = BLOCK) -> bytes:
         """Return at most ``size`` bytes, waiting for the first; nothing at the end."""
+        ...
 
     async def write(self, data: bytes) -> None:
         """Take all of it, waiting while there is no room."""
@@ -259,9 +260,9 @@ class Process:
     cwd: str
     fds: Descriptors
     user: str
-    ignored: set[int] = field(default_factory=set)
-    traps: dict[int, str] = field(default_factory=dict)
-    caught: list[int] = field(default_factory=list)
+    ignored: set[int] = field(default_factory=set[int])
+    traps: dict[int, str] = field(default_factory=dict[int, str])
+    caught: list[int] = field(default_factory=list[int])
     """Trapped signals that have arrived."""
     signal: int | None = None
     ended: asyncio.Future[Exit] = field(init=False)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
-import re
 import signal as signals
-from collections.abc import Callable
 
 from sandlot.testing._memory_files import Fifo, File, Symlink
+from sandlot.testing._memory_filters import FILTERS, operands, registering
 from sandlot.testing._memory_kernel import (
-    Channel,
-    DevNull,
-    DevZero,
-    OpenFile,
     Program,
     Run,
 )
-from sandlot.testing._minishell_run import lookup, sh, signal_number
 from sandlot.testing._memory_terminal import Terminal
+from sandlot.testing._minishell_builtins import signal_number
+from sandlot.testing._minishell_run import lookup, sh
 from sandlot.types import FileType
 
-PROGRAMS: dict[str, Program] = {"sh": sh}
+PROGRAMS: dict[str, Program] = {"sh": sh, **FILTERS}
 
-
-def _program(*names: str) -> Callable[[Program], Program]:
-    def register(function: Program) -> Program:
-        PROGRAMS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+_program = registering(PROGRAMS)
 
 
 @_program("true", ":")
@@ -41,105 +30,6 @@ async def _true(run: Run) -> int:
 @_program("false")
 async def _false(run: Run) -> int:
     return 1
-
-
-@_program("echo")
-async def _echo(run: Run) -> int:
-    newline = "" if run.args[:1] == ["-n"] else "\n"
-    await run.print(" ".join(run.args[not newline :]) + newline)
-    return 0
-
-
-@_program("printf")
-async def _printf(run: Run) -> int:
-    """``printf format [value ...]`` with ``%s``, ``%%`` and escapes in the format."""
-    form, *values = run.args[1:] if run.args[:1] == ["--"] else run.args
-    pieces = re.split(r"(%[s%])", form)
-    while True:
-        for piece in pieces:
-            if piece == "%s":
-                await run.print(values.pop(0) if values else "")
-            else:
-                await run.stdout.write(b"%" if piece == "%%" else _unescaped(piece))
-        if not values or "%s" not in pieces:
-            return 0
-
-
-def _unescaped(text: str) -> bytes:
-    """Replace ``\\n``, ``\\t``, ``\\\\`` and octal escapes."""
-    raw = text.encode("utf-8", "surrogateescape")
-    return re.sub(rb"\\([0-7]{1,3}|[abfnrtv\\])", _escape, raw)
-
-
-def _escape(match: re.Match[bytes]) -> bytes:
-    code = match[1]
-    if code[:1].isdigit():
-        return bytes([int(code, 8) & 0xFF])
-    return codecs.escape_decode(b"\\" + code)[0]  # type: ignore[attr-defined,no-any-return]
-
-
-@_program("cat")
-async def _cat(run: Run) -> int:
-    for source in [_open(run, name) for name in run.args or ["-"]]:
-        while data := await source.read():
-            await run.stdout.write(data)
-    return 0
-
-
-def _open(run: Run, name: str) -> Channel:
-    if name == "-":
-        return run.stdin
-    if name in ("/dev/zero", "/dev/null"):
-        return DevZero() if name == "/dev/zero" else DevNull()
-    return OpenFile(run.files.file(run.path(name), superuser=run.process.superuser))
-
-
-@_program("head")
-async def _head(run: Run) -> int:
-    """``head -c N [file]``, ``head -n N [file]``."""
-    option, count, *names = run.args
-    source, left = _open(run, names[0] if names else "-"), int(count)
-    while left and (data := await source.read(left if option == "-c" else 1)):
-        await run.stdout.write(data)
-        left -= len(data) if option == "-c" else data.count(b"\n")
-    return 0
-
-
-@_program("wc")
-async def _wc(run: Run) -> int:
-    """``wc -c``, ``wc -l``, with one file or none."""
-    option, *names = run.args
-    source, count = _open(run, names[0] if names else "-"), 0
-    while data := await source.read():
-        count += len(data) if option == "-c" else data.count(b"\n")
-    await run.print(f"{count} {names[0]}\n" if names else f"{count}\n")
-    return 0
-
-
-@_program("tr")
-async def _tr(run: Run) -> int:
-    """``tr A B`` for one character, and ``tr a-z A-Z``."""
-    if run.args == ["a-z", "A-Z"]:
-        table = bytes(range(256)).upper()
-    else:
-        old, new = (_unescaped(arg) for arg in run.args)
-        table = bytes.maketrans(old, new)
-    while data := await run.stdin.read():
-        await run.stdout.write(data.translate(table))
-    return 0
-
-
-@_program("yes")
-async def _yes(run: Run) -> int:
-    while True:
-        await run.stdout.write(b"y\n" * 4096)
-
-
-@_program("seq")
-async def _seq(run: Run) -> int:
-    for number in range(1, int(run.args[0]) + 1):
-        await run.print(f"{number}\n")
-    return 0
 
 
 @_program("sleep")
@@ -272,31 +162,29 @@ def _is(run: Run, operator: str, operand: str) -> bool:
 
 @_program("mkdir")
 async def _mkdir(run: Run) -> int:
-    for name in _operands(run):
+    for name in operands(run):
         run.files.make_dirs(run.path(name), superuser=run.process.superuser)
     return 0
 
 
 @_program("mkfifo")
 async def _mkfifo(run: Run) -> int:
-    for name in _operands(run):
+    for name in operands(run):
         run.files.add(run.path(name), Fifo(), superuser=run.process.superuser)
     return 0
 
 
 @_program("touch")
 async def _touch(run: Run) -> int:
-    for name in _operands(run):
-        run.files.open_for_writing(
-            run.path(name), append=True, superuser=run.process.superuser
-        )
+    for name in operands(run):
+        run.files.open_for_writing(run.path(name), append=True, superuser=run.process.superuser)
     return 0
 
 
 @_program("rm")
 async def _rm(run: Run) -> int:
     options = "".join(arg for arg in run.args if arg.startswith("-"))
-    for name in _operands(run):
+    for name in operands(run):
         try:
             run.files.remove(
                 run.path(name), recursive="r" in options, superuser=run.process.superuser
@@ -310,7 +198,7 @@ async def _rm(run: Run) -> int:
 @_program("ln")
 async def _ln(run: Run) -> int:
     """``ln -s target name``."""
-    target, name = _operands(run)
+    target, name = operands(run)
     run.files.add(run.path(name), Symlink(target=target), superuser=run.process.superuser)
     return 0
 
@@ -327,8 +215,31 @@ async def link(run: Run) -> int:
 
 @_program("mv")
 async def _mv(run: Run) -> int:
-    source, target = (run.path(name) for name in _operands(run))
+    source, target = (run.path(name) for name in operands(run))
     run.files.move(source, target, superuser=run.process.superuser)
+    return 0
+
+
+@_program("cp")
+async def _cp(run: Run) -> int:
+    """``cp source target`` for files."""
+    source, target = (run.path(name) for name in operands(run))
+    superuser = run.process.superuser
+    original = run.files.file(source, superuser=superuser)
+    copy = run.files.open_for_writing(target, superuser=superuser)
+    copy.data[:] = original.data
+    return 0
+
+
+@_program("basename")
+async def _basename(run: Run) -> int:
+    await run.print(f"{run.args[0].rstrip('/').rpartition('/')[2]}\n")
+    return 0
+
+
+@_program("dirname")
+async def _dirname(run: Run) -> int:
+    await run.print(f"{run.args[0].rstrip('/').rpartition('/')[0] or '.'}\n")
     return 0
 
 
@@ -345,7 +256,7 @@ async def _chmod(run: Run) -> int:
 @_program("ls")
 async def _ls(run: Run) -> int:
     """``ls [directory]``, one name a line."""
-    path = run.path((_operands(run) or ["."])[0])
+    path = run.path((operands(run) or ["."])[0])
     for info in run.files.list_dir(path, superuser=run.process.superuser):
         await run.print(f"{info.name}\n")
     return 0
@@ -353,7 +264,7 @@ async def _ls(run: Run) -> int:
 
 @_program("readlink")
 async def _readlink(run: Run) -> int:
-    info = run.files.describe(run.path(_operands(run)[0]), superuser=run.process.superuser)
+    info = run.files.describe(run.path(operands(run)[0]), superuser=run.process.superuser)
     if info.target is not None:
         await run.print(f"{info.target}\n")
     return int(info.target is None)
@@ -371,7 +282,3 @@ async def _stty(run: Run) -> int:
     else:
         terminal.echo = run.args != ["-echo"]
     return 0
-
-
-def _operands(run: Run) -> list[str]:
-    return [arg for arg in run.args if not arg.startswith("-") or arg == "-"]

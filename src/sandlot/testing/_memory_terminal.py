@@ -12,7 +12,7 @@ _INTERRUPT, _END_OF_FILE = b"\x03", b"\x04"
 
 
 class Terminal:
-    """A terminal in its ordinary mode: lines, echo, ``\\r\\n`` on output, ^C and ^D."""
+    r"""A terminal in its ordinary mode: lines, echo, ``\r\n`` on output, ^C and ^D."""
 
     def __init__(self, cols: int, rows: int, screen: Sink) -> None:
         self.cols = cols

@@ -283,6 +283,8 @@ class _Parser:
                 self._skip_newlines()
                 pipelines.append((operator, self._pipeline()))
             items.append(Item(tuple(pipelines), background=bool(self._take("&"))))
+            if self._next.operator == "(":
+                raise ShellSyntaxError("functions are not known here")
 
     def _pipeline(self) -> Pipeline:
         negated = bool(self._take_word("!"))

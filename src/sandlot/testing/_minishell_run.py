@@ -7,7 +7,7 @@ import contextlib
 import errno
 import functools
 import signal as signals
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,15 +24,16 @@ from sandlot.testing._memory_kernel import (
     Program,
     Run,
 )
+from sandlot.testing._minishell_builtins import (
+    BUILTINS,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    ShellExit,
+)
 from sandlot.types import Exit
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _IN_PROCESS = {"echo", "printf", "true", "false", ":", "test", "[", "kill", "pwd"}
-
-
-class _Exit(Exception):
-    def __init__(self, code: int) -> None:
-        self.code = code
+"""Programs that a shell runs without a process of their own."""
 
 
 async def sh(run: Run) -> int:
@@ -44,7 +45,7 @@ async def sh(run: Run) -> int:
         file = run.files.file(run.path(args[0]), superuser=run.process.superuser)
         script, rest = file.data.decode("utf-8", "surrogateescape"), args
     else:
-        pieces = []
+        pieces: list[bytes] = []
         while piece := await run.stdin.read():
             pieces.append(piece)
         script, rest = b"".join(pieces).decode("utf-8", "surrogateescape"), ["sh"]
@@ -82,7 +83,7 @@ class Shell:
     positional: list[str]
     variables: dict[str, str]
     status: int = 0
-    children: list[Process] = field(default_factory=list)
+    children: list[Process] = field(default_factory=list[Process])
     pid: int = 0
     """What ``$$`` is: the process id of the outermost shell."""
     _trapping: bool = False
@@ -96,7 +97,7 @@ class Shell:
         """Run a script and return its exit code."""
         try:
             await self.source(script)
-        except _Exit as exc:
+        except ShellExit as exc:
             return exc.code
         return self.status
 
@@ -105,8 +106,8 @@ class Shell:
         try:
             parsed = syntax.parse(script)
         except syntax.ShellSyntaxError as exc:
-            await self._complain(f"syntax error: {exc}")
-            raise _Exit(2) from None
+            await self.complain(f"syntax error: {exc}")
+            raise ShellExit(2) from None
         await self._script(parsed)
 
     # ------------------------------------------------------------- structure
@@ -171,7 +172,7 @@ class Shell:
             shell.exported = set(self.exported)
             try:
                 await body(shell)
-            except _Exit as exc:
+            except ShellExit as exc:
                 return exc.code
             return shell.status
 
@@ -232,7 +233,7 @@ class Shell:
         try:
             opened = await self._opened(command.redirects)
         except OSError as exc:
-            await self._complain(f"{exc.filename}: {exc.strerror}")
+            await self.complain(f"{exc.filename}: {exc.strerror}")
             self.status = 1
             return
         if not words:
@@ -244,15 +245,16 @@ class Shell:
         if words[0] == "exec":
             await self._exec(words[1:], assigned, opened)
             return
-        builtin = getattr(self, f"_do_{_METHODS.get(words[0], words[0])}", None)
+        builtin = BUILTINS.get(words[0])
         with self._redirects(opened):
             if builtin is not None:
                 self.variables.update(assigned)
-                self.status = await builtin(words[1:]) or 0
+                self.status = await builtin(self, words[1:])
             else:
-                await self._program(words, assigned)
+                await self.run_program(words, assigned)
 
-    async def _program(self, words: list[str], assigned: Mapping[str, str]) -> None:
+    async def run_program(self, words: list[str], assigned: Mapping[str, str]) -> None:
+        """Run a program, in a process of its own where it needs one, and take its status."""
         program = await self._found(words[0])
         if program is None:
             return
@@ -272,28 +274,40 @@ class Shell:
         if words:
             program = await self._found(words[0])
             if program is None:
-                raise _Exit(self.status)
+                raise ShellExit(self.status)
             self.process.args, self.process.traps = words, {}
             env = {**self._environment(), **assigned}
-            raise _Exit(await self.process.call(program, words[1:], env))
+            raise ShellExit(await self.process.call(program, words[1:], env))
 
     async def _found(self, name: str) -> Program | None:
         try:
             program = lookup(self.process, name)
         except OSError as exc:
             missing = isinstance(exc, FileNotFoundError)
-            await self._complain(f"{name}: {exc.strerror}")
+            await self.complain(f"{name}: {exc.strerror}")
             self.status = NOT_FOUND if missing else NOT_EXECUTABLE
             return None
         if program is None:
-            await self._complain(f"{name}: not found")
+            await self.complain(f"{name}: not found")
             self.status = NOT_FOUND
         return program
 
     def _environment(self) -> dict[str, str]:
         return {name: self.variables[name] for name in self.exported if name in self.variables}
 
-    async def _complain(self, text: str) -> None:
+    def knows(self, name: str) -> bool:
+        """Whether a command of this name can be run."""
+        try:
+            return name in BUILTINS or lookup(self.process, name) is not None
+        except OSError:
+            return False
+
+    def path(self, path: str) -> str:
+        """Return a path as an absolute one."""
+        return path if path.startswith("/") else f"{self.process.cwd.rstrip('/')}/{path}"
+
+    async def complain(self, text: str) -> None:
+        """Write a line to standard error."""
         channel = self.process.fds.get(2, DevNull())
         await channel.write(f"sh: {text}\n".encode("utf-8", "surrogateescape"))
 
@@ -315,7 +329,7 @@ class Shell:
             return DevNull()
         if target == "/dev/zero":
             return DevZero()
-        path = target if target.startswith("/") else f"{self.process.cwd}/{target}"
+        path = self.path(target)
         files, superuser = self.process.kernel.files, self.process.superuser
         if operator == "<":
             return OpenFile(files.file(path, superuser=superuser))
@@ -324,7 +338,7 @@ class Shell:
         return OpenFile(file, append=append)
 
     @contextlib.contextmanager
-    def _redirects(self, opened: Descriptors) -> Iterator[None]:
+    def _redirects(self, opened: Descriptors) -> Generator[None, None, None]:
         before = dict(self.process.fds)
         held = list(before.values())
         for channel in held:
@@ -406,7 +420,7 @@ class Shell:
         pipe = Pipe()
         pipe.reader.opened()
         child = self._fork(lambda shell: shell.source(line), stdout=pipe.writer)
-        pieces = []
+        pieces: list[bytes] = []
         while piece := await pipe.reader.read():
             pieces.append(piece)
         pipe.reader.closed()
@@ -423,113 +437,3 @@ class Shell:
                     await self.source(action)
             finally:
                 self._trapping = False
-
-    # -------------------------------------------------------------- built-ins
-    async def _do_exit(self, args: list[str]) -> int:
-        raise _Exit(int(args[0]) if args else self.status)
-
-    async def _do_cd(self, args: list[str]) -> int:
-        target = args[0] if args else self.variables.get("HOME", "/")
-        path = target if target.startswith("/") else f"{self.process.cwd.rstrip('/')}/{target}"
-        try:
-            self.process.kernel.files.directory(path, superuser=self.process.superuser)
-        except OSError as exc:
-            await self._complain(f"cd: {target}: {exc.strerror}")
-            return 1
-        self.process.cwd = normal(path)
-        return 0
-
-    async def _do_export(self, args: list[str]) -> None:
-        for arg in args:
-            name, given, value = arg.partition("=")
-            self.exported.add(name)
-            if given:
-                self.variables[name] = value
-
-    async def _do_unset(self, args: list[str]) -> None:
-        for name in args:
-            self.variables.pop(name, None)
-
-    async def _do_trap(self, args: list[str]) -> int:
-        action, *names = args
-        for name in names:
-            number = signal_number(name)
-            if number is None:
-                await self._complain(f"trap: {name} is not known here")
-                return 1
-            self.process.ignored.discard(number)
-            self.process.traps.pop(number, None)
-            if action == "":
-                self.process.ignored.add(number)
-            elif action != "-":
-                self.process.traps[number] = action
-        return 0
-
-    async def _do_wait(self, args: list[str]) -> int:
-        waited = [c for c in self.children if not args or str(c.pid) in args]
-        code = 0
-        for child in waited:
-            while not child.ended.done() and not self.process.caught:
-                await asyncio.wait({child.ended}, timeout=0.02)
-            if child.ended.done():
-                code = child.ended.result().exit_code
-        return code if args else 0
-
-    async def _do_source(self, args: list[str]) -> int:
-        path = args[0] if args[0].startswith("/") else f"{self.process.cwd}/{args[0]}"
-        try:
-            file = self.process.kernel.files.file(path, superuser=self.process.superuser)
-        except OSError as exc:
-            await self._complain(f".: {args[0]}: {exc.strerror}")
-            raise _Exit(2) from None
-        await self.source(file.data.decode("utf-8", "surrogateescape"))
-        return self.status
-
-    async def _do_command(self, args: list[str]) -> int:
-        if args[:1] != ["-v"]:
-            await self._program(args, {})
-            return self.status
-        name = args[1]
-        try:
-            known = hasattr(self, f"_do_{name}") or lookup(self.process, name) is not None
-        except OSError:
-            known = False
-        if known:
-            shown = name if "/" in name else f"/bin/{name}"
-            await self.process.fds.get(1, DevNull()).write(f"{shown}\n".encode())
-        return 0 if known else NOT_FOUND
-
-    async def _do_read(self, args: list[str]) -> int:
-        names = [arg for arg in args if arg != "-r"]
-        stdin, line = self.process.fds.get(0, DevNull()), bytearray()
-        while (char := await stdin.read(1)) and char != b"\n":
-            line += char
-        words = line.decode("utf-8", "surrogateescape").split(None, len(names) - 1)
-        self.variables.update(zip(names, words + [""] * len(names), strict=False))
-        return 0 if char else 1
-
-    async def _do_shift(self, args: list[str]) -> None:
-        del self.positional[1 : 1 + int(args[0] if args else 1)]
-
-
-_METHODS = {".": "source"}
-
-
-def signal_number(name: str) -> int | None:
-    """Return the number of a signal by its name or number."""
-    if name.isdigit():
-        return int(name)
-    full = name if name.startswith("SIG") else f"SIG{name}"
-    return signals.Signals[full] if full in signals.Signals.__members__ else None
-
-
-@functools.cache
-def normal(path: str) -> str:
-    """Return an absolute path without ``.``, ``..`` and doubled slashes."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            parts = parts[:-1]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)

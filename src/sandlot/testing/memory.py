@@ -16,7 +16,7 @@ import asyncio
 import copy
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -42,8 +42,8 @@ __all__ = ["MemoryBackend", "MemoryWorld", "Run"]
 class MemoryWorld:
     """The place where simulated sandboxes live; backends that share one see the same."""
 
-    sandboxes: dict[str, Box] = field(default_factory=dict)
-    snapshots: dict[str, FileTree] = field(default_factory=dict)
+    sandboxes: dict[str, Box] = field(default_factory=dict[str, Box])
+    snapshots: dict[str, FileTree] = field(default_factory=dict[str, FileTree])
     ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
     def new_id(self, kind: str) -> str:
@@ -178,7 +178,9 @@ class MemoryBackend(Backend):
         self.pace = Pace(size, pause)
 
     @asynccontextmanager
-    async def crossing(self, operation: str, sandbox_id: str | None = None) -> AsyncIterator[None]:
+    async def crossing(
+        self, operation: str, sandbox_id: str | None = None
+    ) -> AsyncGenerator[None, None]:
         """Surround an operation: count it, delay it, let it fail."""
         self.calls.append((operation, sandbox_id))
         if seconds := self.latency.get(operation):

@@ -87,8 +87,8 @@ class Cgroup:
             for hierarchy, controllers in _shared_out(wanted, hierarchies()):
                 home = hierarchy.home(controllers)
                 assert home is not None
-                if missing := controllers - _enabled(home) if hierarchy.unified else frozenset():
-                    _set(home, "cgroup.subtree_control", " ".join(f"+{c}" for c in missing))
+                if hierarchy.unified:
+                    _enable(home, controllers)
                 path = os.path.join(home, name)
                 os.mkdir(path)
                 made.append(path)
@@ -136,7 +136,7 @@ class Cgroup:
             OSError: If it can't be removed, as long as processes are in it.
         """
         deadline = time.monotonic() + patience
-        problems = []
+        problems: list[OSError] = []
         for path in self.paths:
             try:
                 _remove(path, deadline)
@@ -268,8 +268,7 @@ def _shared_out(
     for hierarchy in found:
         if hierarchy.unified and hierarchy.home(left):
             yield hierarchy, left
-            left = frozenset()
-            break
+            return
     if left:
         raise OSError(errno.EACCES, f"No cgroup can be made for {', '.join(sorted(left))}")
 
@@ -290,6 +289,12 @@ def _is_ours(directory: str) -> bool:
 
 def _enabled(directory: str) -> frozenset[str]:
     return frozenset(_read(os.path.join(directory, "cgroup.subtree_control")).split())
+
+
+def _enable(directory: str, controllers: frozenset[str]) -> None:
+    missing = controllers - _enabled(directory)
+    if missing:
+        _set(directory, "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
 
 
 def _can_enable(directory: str) -> frozenset[str]:

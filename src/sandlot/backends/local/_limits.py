@@ -72,9 +72,8 @@ def _expected(controller: str, found: list[Hierarchy]) -> Enforcement:
         home = hierarchy.home(wanted)
         if home is not None:
             version = "v2" if hierarchy.unified else "v1"
-            return Enforcement(
-                EnforcementLevel.ENFORCED, f"the cgroup {version} controller {controller}, in {home}"
-            )
+            how = f"the cgroup {version} controller {controller}, in {home}"
+            return Enforcement(EnforcementLevel.ENFORCED, how)
     if not having:
         return Enforcement(EnforcementLevel.NONE, "no control groups (cgroups) are mounted")
     return Enforcement(
@@ -109,7 +108,8 @@ for child in children:
 """
 _BURN_CPU = """
 import time
-while time.process_time() < 0.1:
+end = time.process_time() + 0.01
+while time.process_time() < end:
     pass
 """
 
@@ -160,7 +160,7 @@ _TRIALS = {
         lambda cgroup, done: done.returncode == 0 and done.stdout == "refused\n",
     ),
     "cpu": _Trial(
-        {"cpu": 0.2},
+        {"cpu": 0.02},  # so little that a busy host would have given it more
         _BURN_CPU,
         lambda cgroup, done: (
             done.returncode == 0

@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import stat as modes
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
@@ -121,6 +121,16 @@ class ConfinedTree:
                     raise
                 _move_across(old, new)
 
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link, in place of a file or link that is there."""
+        with self._at(path, make=True) as spot:
+            spot.refuse_top()
+            if spot.found is not None:
+                if modes.S_ISDIR(spot.found.st_mode):
+                    raise error(errno.EISDIR, path)
+                os.unlink(spot.name, dir_fd=spot.parent)
+            os.symlink(target, spot.name, dir_fd=spot.parent)
+
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or link, an empty directory, or with ``recursive`` a whole tree."""
         with self._at(path) as spot:
@@ -184,7 +194,7 @@ class ConfinedTree:
             _archive.unpack(pieces, directory)
 
     @contextmanager
-    def host_dir(self, path: str) -> Iterator[str]:
+    def host_dir(self, path: str) -> Generator[str, None, None]:
         """Yield a path of the host that is this very directory while the context lasts."""
         with self._directory(path) as (fd, _):
             yield f"/proc/self/fd/{fd}"
@@ -213,7 +223,9 @@ class ConfinedTree:
         return names, self._tops
 
     @contextmanager
-    def _at(self, path: str, *, follow: bool = False, make: bool = False) -> Iterator[Spot]:
+    def _at(
+        self, path: str, *, follow: bool = False, make: bool = False
+    ) -> Generator[Spot, None, None]:
         """Yield where a path leads; see `Walk.to_end`."""
         try:
             if b"\0" in os.fsencode(path):
@@ -227,7 +239,7 @@ class ConfinedTree:
             os.close(walk.fd)
 
     @contextmanager
-    def _directory(self, path: str) -> Iterator[tuple[int, dict[str, Top]]]:
+    def _directory(self, path: str) -> Generator[tuple[int, dict[str, Top]], None, None]:
         """Yield a directory, open for reading, and what is mounted right in it."""
         with self._at(path, follow=True) as spot:
             if not modes.S_ISDIR(spot.stat.st_mode):

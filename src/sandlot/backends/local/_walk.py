@@ -31,10 +31,9 @@ class Top:
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.spellings = {self.path, os.path.realpath(path)}
-        try:
+        self._identity: tuple[int, int] | None = None
+        with suppress(FileNotFoundError):  # then what is put there later is not it
             self._identity = identity(os.stat(path))
-        except FileNotFoundError:
-            self._identity = None  # what is put there later is not it
 
     def open(self) -> int:
         """Return a descriptor for walking on from it."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from weakref import WeakSet
 
 from sandlot._exec import to_the_end
 from sandlot.backends.local import _limits, programs
 from sandlot.backends.local.environment import environment
-from sandlot.backends.local.handle import LocalHandle
+from sandlot.backends.local.handle import PATIENCE, LocalHandle
 from sandlot.backends.local.record import (
     LOCK,
     SOCKET,
@@ -22,6 +24,7 @@ from sandlot.backends.local.record import (
     unrecorded,
 )
 from sandlot.backends.local.threads import in_thread
+from sandlot.backends.local.warm import ForkServer
 from sandlot.capabilities import Capability, Isolation
 from sandlot.contract import Backend, Handle
 from sandlot.errors import (
@@ -80,6 +83,9 @@ class LocalBackend(Backend):
         }
     )
 
+    def __init__(self) -> None:
+        self._handles: WeakSet[LocalHandle] = WeakSet()
+
     @classmethod
     def why_not(cls) -> str | None:
         if not sys.platform.startswith("linux"):
@@ -89,10 +95,7 @@ class LocalBackend(Backend):
     def check(self, spec: SandboxSpec) -> None:
         if spec.allow_internet is False:
             raise _refused("allow_internet", "local commands share this host's network")
-        for option in spec.backend_options:
-            raise SandboxConfigurationError(
-                f"backend_options: the local backend knows no {option!r}"
-            )
+        _check_options(spec)
         if not isinstance(spec.inherit_env, bool):
             for name in spec.inherit_env:
                 if name not in os.environ:
@@ -106,25 +109,33 @@ class LocalBackend(Backend):
                 raise _refused(field, available[field].how)
 
     async def create(self, spec: SandboxSpec) -> Handle:
+        preparing = asyncio.ensure_future(in_thread(_prepared, spec))
         try:
-            record = await in_thread(_prepared, spec)
-        except OSError as exc:
-            raise SandboxCreationError(str(exc), outcome=ErrorOutcome.NOT_STARTED) from exc
-        try:
+            record = await asyncio.shield(preparing)
             env = environment(
                 spec, sandbox_id=record.id, root=record.root, tmp=record.tmp, home=record.home
             )
-            helper = await HelperConnection.spawn(_helper_options(record), env=env)
-        except BaseException as exc:
-            await to_the_end(in_thread(record.remove))
-            if isinstance(exc, OSError) and not isinstance(exc, SandboxError):
-                raise SandboxCreationError(
-                    f"the helper could not be started: {exc}", outcome=ErrorOutcome.NOT_STARTED
-                ) from exc
+            return await self._started(record, spec, env)
+        except OSError as exc:
+            await to_the_end(_undone(preparing))
+            if isinstance(exc, SandboxError):
+                raise
+            raise SandboxCreationError(str(exc), outcome=ErrorOutcome.NOT_STARTED) from exc
+        except BaseException:
+            await to_the_end(_undone(preparing))
             raise
-        if spec.timeout_secs:
-            helper.lifetime(max(1, round(spec.timeout_secs * 1000)))
-        return await self._handle(record, helper, env["PATH"])
+
+    async def _started(
+        self, record: Record, spec: SandboxSpec, env: Mapping[str, str]
+    ) -> LocalHandle:
+        helper = await HelperConnection.spawn(_helper_options(record), env=env)
+        try:
+            if spec.timeout_secs:
+                helper.lifetime(max(1, round(spec.timeout_secs * 1000)))
+            return await self._handle(record, helper, env["PATH"], _modules(spec))
+        except BaseException:
+            await to_the_end(helper.shutdown(PATIENCE))
+            raise
 
     async def attach(self, state: SandboxSessionState) -> Handle:
         record = await in_thread(
@@ -146,7 +157,10 @@ class LocalBackend(Backend):
             yield info
 
     async def aclose(self) -> None:
-        """Nothing is held between sandboxes."""
+        # The connection to a sandbox that is not kept is its life: that one stays.
+        for handle in list(self._handles):
+            if handle.kept:
+                handle.abandon()
 
     async def probe(self) -> Mapping[str, Enforcement]:
         return await in_thread(_limits.probe)
@@ -157,6 +171,7 @@ class LocalBackend(Backend):
             if not record.kept and await self._is_orphan(record):
                 handle = await self.attach(record.session_state())
                 await handle.destroy()
+                await in_thread(record.kill_marked)
                 removed.append(record.id)
         return removed + await in_thread(_clear_traces)
 
@@ -164,16 +179,44 @@ class LocalBackend(Backend):
         return not await in_thread(lambda: record.running) or not _exists(record.owner)
 
     async def _handle(
-        self, record: Record, helper: HelperConnection | None, path: str
+        self,
+        record: Record,
+        helper: HelperConnection | None,
+        path: str,
+        preload: Sequence[str] | None = None,
     ) -> LocalHandle:
-        shell, interpreter = programs.known(path) or await in_thread(programs.look_for, path)
-        return LocalHandle(
-            self,
-            record,
-            helper,
-            shell=shell,
-            interpreters={"python": interpreter} if interpreter else {},
+        fork_server = None
+        if preload is not None and helper:
+            python = await in_thread(programs.python, path)
+            if python is None:
+                raise SandboxConfigurationError("backend_options: fork_server needs a python3")
+            fork_server = ForkServer(helper, python, preload)
+            fork_server.warm_up()
+        handle = LocalHandle(self, record, helper, path=path, fork_server=fork_server)
+        self._handles.add(handle)
+        return handle
+
+
+def _check_options(spec: SandboxSpec) -> None:
+    for option in spec.backend_options:
+        if option != "fork_server":
+            raise SandboxConfigurationError(
+                f"backend_options: the local backend knows no {option!r}",
+                hint="it knows 'fork_server'",
+            )
+    value = spec.backend_options.get("fork_server", False)
+    if isinstance(value, str) or not (
+        isinstance(value, bool) or all(isinstance(name, str) for name in value)
+    ):
+        raise SandboxConfigurationError(
+            "backend_options: fork_server must be True, False or a list of modules to preload"
         )
+
+
+def _modules(spec: SandboxSpec) -> Sequence[str] | None:
+    """Return what a fork server is to preload beyond its own; ``None`` if there is to be none."""
+    value = spec.backend_options.get("fork_server", False)
+    return (() if value else None) if isinstance(value, bool) else tuple(value)
 
 
 def _helper_options(record: Record) -> list[str]:
@@ -182,6 +225,15 @@ def _helper_options(record: Record) -> list[str]:
     for path in record.cgroups:
         options += ["--cgroup", path]
     return options
+
+
+async def _undone(preparing: asyncio.Future[Record]) -> None:
+    """Remove what was prepared, or will have been in a moment."""
+    try:
+        record = await preparing
+    except Exception:  # noqa: BLE001  (it is being raised already, and nothing was made)
+        return
+    await in_thread(record.remove)
 
 
 def _prepared(spec: SandboxSpec) -> Record:

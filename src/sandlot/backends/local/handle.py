@@ -12,17 +12,18 @@ from typing import ParamSpec, TypeVar
 from sandlot._archive import Extractor, Limits, pack
 from sandlot._exec import run_to_end, to_the_end
 from sandlot._output import Output
-from sandlot.backends.local import _limits, _tree
-from sandlot.backends.local.process import Channels, LocalProcess
+from sandlot.backends.local import _limits, _tree, programs
+from sandlot.backends.local.process import Channels, LocalProcess, failure
 from sandlot.backends.local.record import Record
 from sandlot.backends.local.threads import in_thread
+from sandlot.backends.local.warm import FORK_SERVER, ForkServer
 from sandlot.contract import Backend, Handle, ProcessHandle
 from sandlot.errors import (
     SandboxError,
     SandboxNotFoundError,
     file_error,
 )
-from sandlot.helper.client import HelperConnection, HelperError
+from sandlot.helper.client import HelperCommand, HelperConnection, HelperError
 from sandlot.types import (
     Command,
     Enforcement,
@@ -35,7 +36,7 @@ from sandlot.types import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PATIENCE = 20.0
+PATIENCE = 20.0
 """Seconds for the helper to kill and remove everything."""
 _PIECE = 1024 * 1024
 _NO_LIMITS = Limits(max_files=2**62, max_bytes=2**62)
@@ -51,21 +52,27 @@ class LocalHandle(Handle):
         record: Record,
         helper: HelperConnection | None,
         *,
-        shell: tuple[str, ...],
-        interpreters: Mapping[str, str],
+        path: str,
+        fork_server: ForkServer | None = None,
     ) -> None:
         super().__init__(backend)
         self.id = record.id
-        self.shell = shell
-        self.interpreters = interpreters
+        self.shell = programs.shell(path)
+        self._path = path
         self._record = record
         self._helper = helper
+        self._fork_server = fork_server
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._processes: dict[str, LocalProcess] = {}
         self._lingering: set[LocalProcess] = set()
         self._tree = _tree.ConfinedTree(record.root, {"/tmp": record.tmp, "/home": record.home})
         if helper is not None:
-            helper.closed.add_done_callback(lambda _: self._close_pipes())
+            helper.closed.add_done_callback(lambda _: self._release())
+
+    @property
+    def kept(self) -> bool:
+        """Whether it outlives this connection: asked to be kept, or another program's."""
+        return self._record.kept or self._helper is None or self._helper.process_id is None
 
     @property
     def alive(self) -> bool:  # type: ignore[override]
@@ -80,7 +87,10 @@ class LocalHandle(Handle):
     async def exec(self, command: Command) -> SandboxResult:
         output = Output(command.max_output_bytes)
         started = time.perf_counter()
-        process = self._begin(command, output, quiet=True)
+        if self._fork_server is not None and command.argv[0] == FORK_SERVER:
+            process = await self._begin_code(self._fork_server, command, output)
+        else:
+            process, _ = self._begin(command, output, quiet=True)
         try:
             return await run_to_end(process, command, output, started)
         finally:
@@ -89,12 +99,14 @@ class LocalHandle(Handle):
                 self._lingering.add(process)
 
     async def start(self, command: Command, output: Output) -> ProcessHandle:
-        process = self._begin(command, output, quiet=False)
+        process, helper_command = self._begin(command, output, quiet=False)
         try:
-            await process.started()
+            await helper_command.started()
         except asyncio.CancelledError:
             await to_the_end(process.kill())
             raise
+        except OSError as exc:
+            raise failure(exc, command) from exc
         self._processes = {key: one for key, one in self._processes.items() if one.running}
         self._processes[process.id] = process
         return process
@@ -113,7 +125,9 @@ class LocalHandle(Handle):
         # Its pipes are held by whoever started it: from here its output can't be seen.
         return LocalProcess(found, output=output)
 
-    def _begin(self, command: Command, output: Output, *, quiet: bool) -> LocalProcess:
+    def _begin(
+        self, command: Command, output: Output, *, quiet: bool
+    ) -> tuple[LocalProcess, HelperCommand]:
         helper = self._live()
         channels = Channels(command, self._null)
         try:
@@ -135,7 +149,25 @@ class LocalHandle(Handle):
             channels.close()
             raise
         channels.handed_over()
-        return LocalProcess(started, command, channels, output)
+        return LocalProcess(started, command, channels, output), started
+
+    async def _begin_code(
+        self, server: ForkServer, command: Command, output: Output
+    ) -> LocalProcess:
+        self._live()
+        channels = Channels(command, self._null)
+        try:
+            leader = await server.start(
+                command.argv[-1],
+                cwd=self._tree.command_path(command.cwd or "."),
+                env=command.env,
+                fds=channels.fds,
+            )
+        except BaseException:
+            channels.close()
+            raise
+        channels.handed_over()
+        return LocalProcess(leader, command, channels, output)
 
     def _live(self) -> HelperConnection:
         if self._helper is None or self._helper.closed.done():
@@ -146,6 +178,13 @@ class LocalHandle(Handle):
         return SandboxNotFoundError(
             "the sandbox has ended", hint="its time was over, or it was destroyed or killed"
         )
+
+    async def interpreter(self, language: str) -> str | None:
+        if language != "python":
+            return None
+        if self._fork_server is not None:
+            return FORK_SERVER
+        return await in_thread(programs.python, self._path)
 
     # ------------------------------------------------------------------ files
     def command_path(self, path: str) -> str:
@@ -172,6 +211,9 @@ class LocalHandle(Handle):
     async def move(self, source: str, target: str) -> None:
         await self._on_disk(source, self._tree.move, source, target)
 
+    async def link(self, path: str, target: str) -> None:
+        await self._on_disk(path, self._tree.link, path, target)
+
     async def set_mode(self, path: str, mode: int) -> None:
         await self._on_disk(path, self._tree.set_mode, path, mode)
 
@@ -195,7 +237,8 @@ class LocalHandle(Handle):
 
     async def upload_tar(self, path: str, archive: AsyncIterator[bytes]) -> None:
         async with self._host_dir(path) as directory:
-            extractor = await self._on_disk(path, Extractor, directory, _NO_LIMITS)
+            # The links are the user's own, and this sandbox's file operations don't leave by them.
+            extractor = Extractor(directory, _NO_LIMITS, any_links=True)
             try:
                 async for piece in archive:
                     await self._on_disk(path, extractor.feed, piece)
@@ -251,10 +294,7 @@ class LocalHandle(Handle):
 
     async def destroy(self) -> None:
         trouble = await self._end_helper()
-        self._close_pipes()
-        if self._null >= 0:
-            os.close(self._null)
-            self._null = -1
+        self._release()
         trouble += await in_thread(self._record.remove)
         if trouble:
             raise SandboxError("something of the sandbox is left: " + "; ".join(trouble))
@@ -263,9 +303,9 @@ class LocalHandle(Handle):
         if not self.alive or self._helper is None:
             return []
         try:
-            end = await self._helper.shutdown(patience=_PATIENCE)
+            end = await self._helper.shutdown(patience=PATIENCE)
         except TimeoutError:
-            return [f"its helper did not end within {_PATIENCE:.0f} s and was killed"]
+            return [f"its helper did not end within {PATIENCE:.0f} s and was killed"]
         except ConnectionError:
             return []  # it ended by itself in this moment
         survivors = [f"{end.survivors} processes outlived SIGKILL"] if end.survivors else []
@@ -274,12 +314,15 @@ class LocalHandle(Handle):
     def abandon(self) -> None:
         if self._helper is not None:
             self._helper.close()
-        self._close_pipes()
+        self._release()
+
+    def _release(self) -> None:
+        """Close the descriptors that are ours; idempotent."""
+        if self._fork_server is not None:
+            self._fork_server.close()
         if self._null >= 0:
             os.close(self._null)
             self._null = -1
-
-    def _close_pipes(self) -> None:
         for process in (*self._lingering, *self._processes.values()):
             process.close()
         self._lingering.clear()

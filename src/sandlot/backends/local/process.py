@@ -8,12 +8,18 @@ import fcntl
 import os
 import struct
 import termios
+from typing import Any, Protocol
 
 from sandlot._output import Output
 from sandlot.backends.local.pipes import PipeReader, PipeWriter
 from sandlot.contract import ProcessHandle, broken_stdin
-from sandlot.errors import ErrorOutcome, SandboxExecutionError, SandboxNotFoundError
-from sandlot.helper.client import Exited, HelperCommand, HelperError, Scope
+from sandlot.errors import (
+    ErrorOutcome,
+    SandboxError,
+    SandboxExecutionError,
+    SandboxNotFoundError,
+)
+from sandlot.helper.client import Exited, HelperError, Scope
 from sandlot.helper.protocol import Stage
 from sandlot.types import Command, Exit, PtySize, ResourceUsage, StreamName
 
@@ -80,26 +86,45 @@ class Channels:
         self._ours.clear()
 
 
+class Leader(Protocol):
+    """What a command is led by: a command of the helper's, or code in the fork server."""
+
+    pid: int | None
+
+    def exited(self) -> asyncio.Future[Exited] | asyncio.Future[Exit]:
+        """Return a future of how it ended."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill it and all its descendants."""
+        ...
+
+    async def signal(self, number: int, scope: Scope, /) -> int:
+        """Send a signal."""
+        ...
+
+
 class LocalProcess(ProcessHandle):
-    """A command that the helper runs, with our ends of its pipes."""
+    """A command that runs, with our ends of its pipes."""
 
     def __init__(
         self,
-        helper_command: HelperCommand,
+        leader: Leader,
         command: Command | None = None,
         channels: Channels | None = None,
         output: Output | None = None,
     ) -> None:
-        self._helper_command = helper_command
+        self._leader = leader
         self._command = command
         self._outputs = [output] if output else []
         self._readers: list[PipeReader] = []
         self._writer: PipeWriter | None = None
         self._terminal: int | None = None
-        self._ended: asyncio.Future[Exit] = helper_command.exited().get_loop().create_future()
+        exited = leader.exited()
+        self._ended: asyncio.Future[Exit] = exited.get_loop().create_future()
         if channels is not None and command is not None:
             self._connect(command, channels)
-        helper_command.exited().add_done_callback(self._on_exit)
+        exited.add_done_callback(self._on_exit)
 
     def _connect(self, command: Command, channels: Channels) -> None:
         streams: tuple[StreamName, ...] = ("stdout", "stderr")
@@ -116,12 +141,12 @@ class LocalProcess(ProcessHandle):
     @property
     def id(self) -> str:  # type: ignore[override]
         """Its process id as text."""
-        return str(self._helper_command.pid or "")
+        return str(self._leader.pid or "")
 
     @property
     def pid(self) -> int | None:  # type: ignore[override]
         """Its process id."""
-        return self._helper_command.pid
+        return self._leader.pid
 
     @property
     def running(self) -> bool:
@@ -146,29 +171,18 @@ class LocalProcess(ProcessHandle):
         for reader in self._readers:
             reader.close()
 
-    async def started(self) -> None:
-        """Wait until it runs.
-
-        Raises:
-            SandboxExecutionError: If it could not be started.
-        """
-        try:
-            await self._helper_command.started()
-        except OSError as exc:
-            raise self._failure(exc) from exc
-
     async def wait(self) -> Exit:
         return await asyncio.shield(self._ended)
 
     async def kill(self) -> None:
         try:
-            await self._helper_command.kill()
+            await self._leader.kill()
         except ConnectionError:
             return  # the helper is gone, and with it all its commands
 
     async def signal(self, number: int) -> None:
         try:
-            await self._helper_command.signal(number, Scope.GROUP)
+            await self._leader.signal(number, Scope.GROUP)
         except ConnectionError:
             return
 
@@ -189,7 +203,7 @@ class LocalProcess(ProcessHandle):
         if self._terminal is not None and not self._readers[0].closed:
             set_size(self._terminal, PtySize(cols, rows))
 
-    def _on_exit(self, exited: asyncio.Future[Exited]) -> None:
+    def _on_exit(self, exited: asyncio.Future[Any]) -> None:
         error = exited.exception()
         if error is None:
             if self._writer is not None:
@@ -201,27 +215,12 @@ class LocalProcess(ProcessHandle):
         else:
             self.close()
             self._end_output()
-            self._ended.set_exception(self._failure(error))
+            self._ended.set_exception(failure(error, self._command))
             self._ended.exception()  # wait() may never be called
 
     def _end_output(self) -> None:
         for output in self._outputs:
             output.close()
-
-    def _failure(self, error: BaseException) -> BaseException:
-        """Return our error for a command that did not start, or whose end we won't see."""
-        if isinstance(error, ConnectionError):
-            return SandboxNotFoundError("the sandbox ended while the command ran")
-        if not isinstance(error, HelperError) or self._command is None:
-            return error
-        hint = None
-        if error.stage is Stage.CHDIR:
-            text = f"cwd: {self._command.cwd!r}: {error.strerror}"
-        else:
-            text = f"{self._command.argv[0]!r} could not be started: {error.strerror}"
-        if error.errno == errno.E2BIG:
-            hint = "one argument can be 128 KiB long; pass larger text by stdin or in a file"
-        return SandboxExecutionError(text, outcome=ErrorOutcome.NOT_STARTED, hint=hint)
 
 
 def set_size(terminal: int, size: PtySize) -> None:
@@ -229,7 +228,25 @@ def set_size(terminal: int, size: PtySize) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
 
 
-def _exit(exited: Exited) -> Exit:
+def failure(error: BaseException, command: Command | None) -> BaseException:
+    """Return our error for a command that did not start, or whose end we won't see."""
+    if isinstance(error, ConnectionError) and not isinstance(error, SandboxError):
+        return SandboxNotFoundError("the sandbox ended while the command ran")
+    if not isinstance(error, HelperError) or command is None:
+        return error
+    hint = None
+    if error.stage is Stage.CHDIR:
+        text = f"cwd: {command.cwd!r}: {error.strerror}"
+    else:
+        text = f"{command.argv[0]!r} could not be started: {error.strerror}"
+    if error.errno == errno.E2BIG:
+        hint = "one argument can be 128 KiB long; pass larger text by stdin or in a file"
+    return SandboxExecutionError(text, outcome=ErrorOutcome.NOT_STARTED, hint=hint)
+
+
+def _exit(exited: Exited | Exit) -> Exit:
+    if isinstance(exited, Exit):
+        return exited
     code = os.waitstatus_to_exitcode(exited.status)
     usage = ResourceUsage(exited.user_us / 1e6, exited.system_us / 1e6, exited.peak_kib / 1024)
     if code < 0:

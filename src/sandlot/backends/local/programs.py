@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TypeAlias
-
-Programs: TypeAlias = tuple[tuple[str, ...], str | None]
-"""What runs a shell line, and Python."""
-
-_known: dict[str, Programs] = {}
+from functools import cache
 
 
-def known(path: str) -> Programs | None:
-    """Return what `look_for` has found on this PATH before."""
-    return _known.get(path)
+@cache
+def shell(path: str) -> tuple[str, ...]:
+    """Return what runs a shell line: bash where the host has it, else sh."""
+    return shutil.which("bash", path=path) or "/bin/sh", "-c"
 
 
-def look_for(path: str) -> Programs:
-    """Look through a PATH; may start a process, so not in an event loop's thread."""
-    if path not in _known:
-        shell = shutil.which("bash", path=path) or "/bin/sh"
-        _known[path] = (shell, "-c"), _python(path)
-    return _known[path]
-
-
-def _python(path: str) -> str | None:
-    """Return the interpreter that ``python3`` leads to.
+@cache
+def python(path: str) -> str | None:
+    """Return the interpreter that ``python3`` on a PATH leads to; may start a process.
 
     A version manager's shim costs ten times an interpreter's start, at each call: it is
     asked once where it leads.

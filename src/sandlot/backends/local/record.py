@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -98,6 +99,23 @@ class Record:
     def session_state(self) -> SandboxSessionState:
         """Return what another process needs to find it."""
         return SandboxSessionState("local", {"sandbox_id": self.id, "directory": self.directory})
+
+    def kill_marked(self) -> None:
+        """Kill processes that carry its mark although its helper is gone.
+
+        That takes a SIGKILL of the helper and of a command's supervisor at once. What has
+        also cleared its environment is not found.
+        """
+        mark = f"SANDLOT_SANDBOX_ID={self.id}".encode()
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended, or is another user's
 
     def remove(self) -> list[str]:
         """Remove what is left of it on disk, and its cgroups; return what could not be."""

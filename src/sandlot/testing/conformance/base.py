@@ -9,10 +9,18 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+)
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from sandlot.capabilities import Capability
 from sandlot.client import AsyncSandboxClient
@@ -21,15 +29,14 @@ from sandlot.errors import FeatureNotSupportedError
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.gaps import Gap
 from sandlot.testing.conformance.spy import Spy
-from sandlot.types import SandboxResult
+from sandlot.types import Chunk, SandboxResult
 
-Behaviour: TypeAlias = Callable[..., Awaitable[None]]
+Behaviour: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+Prepared: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 F = TypeVar("F", bound=Behaviour)
 
 QUIET = 0.5
 """Seconds without a beat after which a process that beats every 0.05 s is taken for dead."""
-PATIENCE = 20.0
-"""Seconds after which what should have happened is taken never to happen."""
 
 
 def requires(*capabilities: Capability) -> Callable[[F], F]:
@@ -69,10 +76,14 @@ class Behaviours:
 
     mode: ClassVar[Literal["live", "emulated"]] = "emulated"
     """Whether this is the real place, or something that speaks like it."""
+    in_matrix: ClassVar[bool] = True
+    """Whether what is found belongs in the matrix of backends."""
     gaps: ClassVar[Mapping[str, Gap]] = {}
     """Behaviours that do not hold, by name (without ``test_``)."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Options for every sandbox that is made."""
+    patience: ClassVar[float] = 20.0
+    """Seconds after which what should have happened is taken never to happen."""
     gap: str | None = None
     """The gap that was found to be there, once the behaviour was run."""
     unsupported: bool = False
@@ -92,13 +103,13 @@ class Behaviours:
                 raise TypeError(f"gaps: there is no behaviour {name!r}")
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[AsyncSandboxClient]:
+    async def client(self) -> AsyncGenerator[AsyncSandboxClient, None]:
         """Yield a new client, which knows nothing of others, and close it."""
         async with AsyncSandboxClient(self.backend()) as client:
             yield client
 
     @asynccontextmanager
-    async def sandbox(self, **options: Any) -> AsyncIterator[AsyncSandbox]:
+    async def sandbox(self, **options: Any) -> AsyncGenerator[AsyncSandbox, None]:
         """Yield a sandbox of a client of its own, and destroy it."""
         async with self.client() as client:
             async with client.create(**{**self.options, **options}) as sandbox:
@@ -108,6 +119,19 @@ class Behaviours:
         """Return the options of every sandbox, and these."""
         return {**self.options, **options}
 
+    async def until(self, condition: Callable[[], Awaitable[object]], what: str) -> None:
+        """Wait until a condition holds; it must in the end."""
+        deadline = asyncio.get_running_loop().time() + self.patience
+        while not await condition():
+            assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
+            await asyncio.sleep(0.02)
+
+    async def until_beating(self, sandbox: AsyncSandbox, *names: str) -> None:
+        """Wait until processes beat in all these files."""
+        for name in names:
+            beat = functools.partial(size, sandbox, name)
+            await self.until(beat, f"a beat in {name}")
+
 
 def _as_test(behaviour: Behaviour) -> Callable[[Behaviours], None]:
     name = behaviour.__name__.removeprefix("test_")
@@ -115,8 +139,9 @@ def _as_test(behaviour: Behaviour) -> Callable[[Behaviours], None]:
     def test(self: Behaviours) -> None:
         run = functools.partial(_with_what_it_names, self, behaviour)
         backend = self.backend()
-        lacking = getattr(behaviour, "needs", frozenset()) - backend.capabilities
-        unknown = getattr(behaviour, "fields", frozenset()) - backend.accepts
+        needs: frozenset[str] = getattr(behaviour, "needs", frozenset())
+        fields: frozenset[str] = getattr(behaviour, "fields", frozenset())
+        lacking, unknown = needs - backend.capabilities, fields - backend.accepts
         if lacking or unknown:
             asyncio.run(_refused(self, run, lacking | unknown))
             self.unsupported = True
@@ -140,34 +165,36 @@ async def _with_what_it_names(suite: Behaviours, behaviour: Behaviour) -> None:
     async with AsyncExitStack() as stack:
         for name in names:
             if name == "tmp":
-                given[name] = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                given[name] = Path(stack.enter_context(_temporary_directory()))
             else:
                 opened = suite.client() if name == "client" else suite.sandbox()
                 given[name] = await stack.enter_async_context(opened)
         await behaviour(suite, **given)
 
 
-async def _refused(
-    suite: Behaviours, run: Callable[[], Awaitable[None]], missing: frozenset[str]
-) -> None:
+@contextmanager
+def _temporary_directory() -> Generator[str, None, None]:
+    with tempfile.TemporaryDirectory(prefix="sandlot-test-") as path:
+        yield os.path.realpath(path)  # as a process there would call it
+
+
+async def _refused(suite: Behaviours, run: Prepared, missing: frozenset[str]) -> None:
     """Assert that the behaviour fails for what is missing, before any I/O."""
+    import pytest
+
     spy = Spy(suite.backend)
     suite.backend = spy.backend  # type: ignore[method-assign]
-    try:
+    with pytest.raises(FeatureNotSupportedError) as caught:
         await run()
-    except FeatureNotSupportedError as exc:
-        assert exc.capability in missing or exc.field in missing, (
-            f"refused for {exc.capability or exc.field!r}, but {sorted(missing)} is missing"
-        )
-        assert exc.backend, "the refusal does not name the backend"
-        assert not spy.refusals, f"refused by the adapter, not before it: {spy.refusals}"
-        return
-    raise AssertionError(f"nothing was refused, although {sorted(missing)} is missing")
+    error = caught.value
+    assert error.capability in missing or error.field in missing, (
+        f"refused for {error.capability or error.field!r}, but {sorted(missing)} is missing"
+    )
+    assert error.backend, "the refusal does not name the backend"
+    assert not spy.refusals, f"refused by the adapter, not before it: {spy.refusals}"
 
 
-def _open_gap(
-    suite: Behaviours, name: str, gap: Gap, run: Callable[[], Awaitable[None]]
-) -> None:
+def _open_gap(suite: Behaviours, name: str, gap: Gap, run: Prepared) -> None:
     import pytest
 
     try:
@@ -200,18 +227,9 @@ async def beats(sandbox: AsyncSandbox, name: str) -> bool:
     return await size(sandbox, name) > before
 
 
-async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Wait until a condition holds; it must in the end."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
-        await asyncio.sleep(0.02)
-
-
-async def until_beating(sandbox: AsyncSandbox, *names: str) -> None:
-    """Wait until processes beat in all these files."""
-    for name in names:
-        await until(lambda name=name: size(sandbox, name), f"a beat in {name}")  # type: ignore[misc]
+def reading(stream: AsyncIterator[Chunk]) -> aclosing[AsyncGenerator[Chunk, None]]:
+    """Return what closes a stream at the end of a block, as ``async for`` alone does not."""
+    return aclosing(cast("AsyncGenerator[Chunk, None]", stream))
 
 
 def resident_mb() -> float:

@@ -11,12 +11,11 @@ from sandlot.capabilities import Capability
 from sandlot.client import AsyncSandboxClient
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.base import (
-    PATIENCE,
     Behaviours,
     beating,
     beats,
+    reading,
     requires,
-    until_beating,
 )
 
 
@@ -33,16 +32,16 @@ class Concurrency(Behaviours):
             assert result.stderr == f"err {number}\n"
             assert result.exit_code == number
 
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(3 * self.patience):
             await asyncio.gather(*(one(number) for number in range(50)))
 
     async def test_commands_run_side_by_side(self, sb: AsyncSandbox) -> None:
         """Ten that wait for each other all end: none is held until another is done."""
         line = "touch here-{n}; while [ ! -e here-{m} ]; do sleep 0.05; done"
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(3 * self.patience):
             await asyncio.gather(
                 *(
-                    sb.execute_command(line.format(n=n, m=(n + 1) % 10), timeout=2 * PATIENCE)
+                    sb.execute_command(line.format(n=n, m=(n + 1) % 10), timeout=2 * self.patience)
                     for n in range(10)
                 )
             )
@@ -56,7 +55,7 @@ class Concurrency(Behaviours):
             await sb.write_file(f"files/{number}", data)
             assert await sb.read_file(f"files/{number}") == data
 
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(3 * self.patience):
             await asyncio.gather(*(one(number) for number in range(30)))
 
     async def test_twenty_sandboxes_at_once_do_not_mix(self, client: AsyncSandboxClient) -> None:
@@ -71,16 +70,16 @@ class Concurrency(Behaviours):
                 assert listed == [f"file-{number}"]
                 assert result.stdout.endswith(str(number))
 
-        async with asyncio.timeout(6 * PATIENCE):
+        async with asyncio.timeout(6 * self.patience):
             await asyncio.gather(*(one(number) for number in range(20)))
 
     async def test_a_command_that_is_given_up_is_killed(self, sb: AsyncSandbox) -> None:
         """Cancelling the call ends the command and all its children."""
         line = f"({beating('child')}) & setsid sh -c '{beating('session')}' & {beating('own')}"
         call = asyncio.ensure_future(sb.execute_command(line))
-        await until_beating(sb, "child", "session", "own")
+        await self.until_beating(sb, "child", "session", "own")
         call.cancel()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             with pytest.raises(asyncio.CancelledError):
                 await call
         for name in ("child", "session", "own"):
@@ -89,18 +88,18 @@ class Concurrency(Behaviours):
 
     @requires(Capability.STREAM)
     async def test_a_stream_that_is_given_up_is_killed(self, sb: AsyncSandbox) -> None:
-        """Likewise."""
-
-        async def read() -> None:
-            async for _ in sb.stream(f"({beating('child')}) & {beating('own')}"):
-                pass
-
-        call = asyncio.ensure_future(read())
-        await until_beating(sb, "child", "own")
-        call.cancel()
-        async with asyncio.timeout(PATIENCE):
-            with pytest.raises(asyncio.CancelledError):
-                await call
+        """Cancelling whoever waits for the next chunk ends the command as well."""
+        async with reading(
+            sb.stream(f"echo go; ({beating('child')}) & {beating('own')}")
+        ) as chunks:
+            assert (await anext(chunks)).text == "go\n"
+            await self.until_beating(sb, "child", "own")
+            call = asyncio.ensure_future(anext(chunks))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            async with asyncio.timeout(self.patience):
+                with pytest.raises(asyncio.CancelledError):
+                    await call
         for name in ("child", "own"):
             assert not await beats(sb, name), name
 
@@ -113,14 +112,14 @@ class Concurrency(Behaviours):
 
         async def make() -> None:
             async with client.create(**self.made_with(labels=labels, files={"f": b"x"})):
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(self.patience)
 
         for steps in (0, 1, 2, 3, 5, 8, 13, 50, 200):
             call = asyncio.ensure_future(make())
             for _ in range(steps):
                 await asyncio.sleep(0)
             call.cancel()
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * self.patience):
                 with pytest.raises(asyncio.CancelledError):
                     await call
             assert await client.list(labels) == []
@@ -134,7 +133,7 @@ class Concurrency(Behaviours):
             for _ in range(8):
                 yield b"x" * 1_000_000
             begun.set()
-            await asyncio.sleep(10 * PATIENCE)
+            await asyncio.sleep(10 * self.patience)
 
         call = asyncio.ensure_future(sb.write_file("dir/file", pieces()))
         await begun.wait()

@@ -121,7 +121,7 @@ class Environment(Behaviours):
     @accepts("workdir")
     async def test_commands_start_in_the_workdir(self, tmp: Path) -> None:
         """``workdir`` is where commands start and relative paths begin."""
-        where = os.path.realpath(tmp)
+        where = str(tmp)
         async with self.sandbox(workdir=where) as sandbox:
             assert (await sandbox.execute_command("pwd")).stdout == f"{where}\n"
             await sandbox.write_file("f", "x")

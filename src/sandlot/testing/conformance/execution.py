@@ -132,7 +132,7 @@ class Execution(Behaviours):
 
     async def test_code_may_hold_anything_but_nul(self, sb: AsyncSandbox) -> None:
         """Quotes, dollars and newlines reach the interpreter as they are."""
-        code = "X=\"it's\"\necho \"$X\" '$X' \\$X\n"
+        code = 'X="it\'s"\necho "$X" \'$X\' \\$X\n'
         assert (await sb.execute_code(code, "sh")).stdout == "it's $X $X\n"
 
     async def test_python_runs_or_is_said_to_be_missing(self, sb: AsyncSandbox) -> None:

@@ -14,7 +14,7 @@ from sandlot.errors import (
     SandboxNotFoundError,
 )
 from sandlot.sandbox import AsyncSandbox
-from sandlot.testing.conformance.base import PATIENCE, Behaviours, accepts, requires, until
+from sandlot.testing.conformance.base import Behaviours, accepts, requires
 from sandlot.types import SandboxSessionState
 
 
@@ -39,7 +39,7 @@ class Finding(Behaviours):
 
     @requires(Capability.RECONNECT)
     async def test_a_sandbox_that_was_let_go_lives_on(self) -> None:
-        """detach gives the state; the sandbox is the next holder's."""
+        """Detach gives the state; the sandbox is the next holder's."""
         async with self.client() as client:
             sandbox = await client.create(**self.options)
             await sandbox.write_file("file", b"kept")
@@ -108,7 +108,7 @@ class Finding(Behaviours):
     @requires(Capability.LIST, Capability.LABELS)
     async def test_labels_may_hold_any_text(self) -> None:
         """Values come back as they were."""
-        labels = {**_label(), "odd": "a b/c:é=\"q\",;'", "empty": ""}
+        labels = {**_label(), "odd": 'a b/c:é="q",;\'', "empty": ""}
         async with self.sandbox(labels=labels) as sandbox, self.client() as other:
             [info] = await other.list(labels)
             assert info.id == sandbox.id
@@ -123,9 +123,11 @@ class Finding(Behaviours):
             async with client.create(**self.made_with(labels=mark)):
                 await asyncio.sleep(0.05)
                 async with client.create(**self.made_with(labels=mark)) as newer:
-                    found = await client.find(mark)
-                    assert found is not None
-                    assert found.id == newer.id
+                    await asyncio.sleep(0.05)
+                    async with client.create(**self.options):
+                        found = await client.find(mark)
+                        assert found is not None
+                        assert found.id == newer.id
             assert await client.find(mark) is None
 
     @requires(Capability.LIST, Capability.LABELS, Capability.RECONNECT)
@@ -139,7 +141,7 @@ class Finding(Behaviours):
 
         async with self.client() as client:
             try:
-                async with asyncio.timeout(3 * PATIENCE):
+                async with asyncio.timeout(3 * self.patience):
                     ids = await asyncio.gather(*(ask() for _ in range(10)))
                 assert len(set(ids)) == 1
                 assert [info.id for info in await client.list(mark)] == [ids[0]]
@@ -171,7 +173,7 @@ class Finding(Behaviours):
             sandbox = await client.create(**self.made_with(timeout_secs=3.0))
             assert (await sandbox.execute_command("echo alive")).stdout == "alive\n"
             running = asyncio.ensure_future(sandbox.execute_command("sleep 600"))
-            async with asyncio.timeout(3 + PATIENCE):
+            async with asyncio.timeout(3 + self.patience):
                 with pytest.raises(SandboxNotFoundError):
                     await running
             with pytest.raises(SandboxNotFoundError):
@@ -179,6 +181,7 @@ class Finding(Behaviours):
             await sandbox.destroy()
 
     @requires(Capability.EXTEND)
+    @accepts("timeout_secs")
     async def test_a_life_can_be_made_longer(self) -> None:
         """Counted from the call, not from the creation."""
         async with self.sandbox(timeout_secs=3.0) as sandbox:
@@ -187,6 +190,7 @@ class Finding(Behaviours):
             assert (await sandbox.execute_command("echo alive")).stdout == "alive\n"
 
     @requires(Capability.EXTEND)
+    @accepts("timeout_secs")
     async def test_a_life_can_be_made_shorter(self) -> None:
         """The new end counts, also if it is nearer."""
         async with self.sandbox(timeout_secs=600) as sandbox:
@@ -199,7 +203,7 @@ class Finding(Behaviours):
                     return True
                 return False
 
-            await until(gone, "the end of its life")
+            await self.until(gone, "the end of its life")
 
     @requires(Capability.SNAPSHOT)
     async def test_a_snapshot_is_what_it_was_when_taken(self) -> None:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandlot._checks import make_spec
 from sandlot.capabilities import Capability
+from sandlot.client import AsyncSandboxClient
 from sandlot.errors import (
     SandboxClosedError,
     SandboxNotFoundError,
     WorkspaceError,
 )
-from sandlot.client import AsyncSandboxClient
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.base import (
-    PATIENCE,
+    QUIET,
     Behaviours,
+    accepts,
     beating,
     requires,
-    until_beating,
 )
 from sandlot.testing.conformance.spy import Spy
 from sandlot.types import SandboxState
@@ -51,17 +53,19 @@ class Lifecycle(Behaviours):
         assert not sb.is_alive
 
     async def test_destroying_twice_is_fine(self, sb: AsyncSandbox) -> None:
-        """destroy is idempotent."""
+        """Destroy is idempotent."""
         await sb.destroy()
         await sb.destroy()
 
     async def test_the_backend_destroys_twice_as_well(self) -> None:
         """The adapter's own destroy is idempotent, so that it can be repeated after a failure."""
-        async with self.client() as client:
-            sandbox = await client.create(**self.options)
-            await sandbox._handle.destroy()
-            await sandbox._handle.destroy()
-            await sandbox.destroy()
+        backend = self.backend()
+        try:
+            handle = await backend.create(make_spec(self.options))
+            await handle.destroy()
+            await handle.destroy()
+        finally:
+            await backend.aclose()
 
     @requires(Capability.RECONNECT)
     async def test_two_holders_may_both_destroy_it(self) -> None:
@@ -88,7 +92,7 @@ class Lifecycle(Behaviours):
                 lambda: sandbox.info(),
             ):
                 with pytest.raises(SandboxClosedError):
-                    await use()  # type: ignore[no-untyped-call]
+                    await use()
             assert spy.calls == []
 
     async def test_a_closed_client_makes_no_sandboxes(self, client: AsyncSandboxClient) -> None:
@@ -103,21 +107,41 @@ class Lifecycle(Behaviours):
         """A command that runs while its sandbox is destroyed ends in an error, not a result."""
         sandbox = await client.create(**self.options)
         running = asyncio.ensure_future(sandbox.execute_command(beating("beat")))
-        await until_beating(sandbox, "beat")
+        await self.until_beating(sandbox, "beat")
         await sandbox.destroy()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             with pytest.raises((SandboxNotFoundError, SandboxClosedError)):
                 await running
 
     @requires(Capability.LIST, Capability.LABELS)
-    async def test_a_destroyed_sandbox_is_listed_no_more(
-        self, client: AsyncSandboxClient
-    ) -> None:
+    async def test_a_destroyed_sandbox_is_listed_no_more(self, client: AsyncSandboxClient) -> None:
         """It is in the list while it lives, and not afterwards."""
         labels = {"test": "listed-no-more"}
         async with client.create(**self.made_with(labels=labels)) as sandbox:
             assert [info.id for info in await client.list(labels)] == [sandbox.id]
         assert await client.list(labels) == []
+
+    @requires(Capability.LIST, Capability.LABELS)
+    async def test_a_block_that_fails_destroys_its_sandbox(
+        self, client: AsyncSandboxClient
+    ) -> None:
+        """The caller's own error comes through, and nothing is left behind."""
+        labels = {"test": "failing-block"}
+        with pytest.raises(ZeroDivisionError):
+            async with client.create(**self.made_with(labels=labels)):
+                raise ZeroDivisionError
+        assert await client.list(labels) == []
+
+    @accepts("workdir")
+    async def test_destroying_ends_what_runs_in_the_background(self, tmp: Path) -> None:
+        """Daemons as well; seen where the working directory is one of this machine."""
+        line = f"({beating('child')}) & setsid sh -c '{beating('daemon')}' >/dev/null 2>&1 &"
+        async with self.sandbox(workdir=str(tmp)) as sandbox:
+            await sandbox.execute_command(line)
+            await self.until_beating(sandbox, "child", "daemon")
+        sizes = [path.stat().st_size for path in sorted(tmp.iterdir())]
+        await asyncio.sleep(QUIET)
+        assert [path.stat().st_size for path in sorted(tmp.iterdir())] == sizes
 
     async def test_files_are_there_before_the_first_command(self) -> None:
         """``files=`` is written, text as UTF-8, with the directories above."""

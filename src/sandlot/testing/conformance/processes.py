@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import aclosing
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
@@ -12,15 +13,13 @@ from sandlot.capabilities import Capability
 from sandlot.errors import CommandFailedError, SandboxNotFoundError, SandboxTimeoutError
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.base import (
-    PATIENCE,
     Behaviours,
     bare,
     beating,
     beats,
+    reading,
     requires,
     size,
-    until,
-    until_beating,
 )
 
 _UNTIL_GO = "while [ ! -e go ]; do sleep 0.05; done"
@@ -30,33 +29,51 @@ class Processes(Behaviours):
     """Streams, running processes, and what is left in the background."""
 
     # ------------------------------------------------------------- background
-    async def test_a_background_child_does_not_hold_the_command_up(
-        self, sb: AsyncSandbox
-    ) -> None:
+    async def test_a_background_child_does_not_hold_the_command_up(self, sb: AsyncSandbox) -> None:
         """A command is over when it ends, also if a child has its pipes still open."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             result = await sb.execute_command("sleep 600 & echo hi; echo lo >&2")
         assert (result.stdout, result.stderr, result.exit_code) == ("hi\n", "lo\n", 0)
 
     async def test_a_background_process_outlives_its_command(self, sb: AsyncSandbox) -> None:
         """A server that a command starts is there for the next."""
         await sb.execute_command(f"({beating('beat')}) >/dev/null 2>&1 &")
-        await until_beating(sb, "beat")
+        await self.until_beating(sb, "beat")
         assert await beats(sb, "beat")
 
     async def test_a_background_process_may_go_on_printing(self, sb: AsyncSandbox) -> None:
         """That nobody listens any more does not kill it."""
         line = "while :; do echo noise; echo noise >&2; echo . >> beat; sleep 0.05; done"
         await sb.execute_command(f"({line}) &")
-        await until_beating(sb, "beat")
+        await self.until_beating(sb, "beat")
         assert await beats(sb, "beat")
+
+    @requires(Capability.EXPOSE)
+    async def test_an_exposed_port_answers(self, sb: AsyncSandbox) -> None:
+        """A server inside is reached from outside, by the address that expose_port gives."""
+        port = await sb.expose_port(8765)
+        await sb.write_file("site/index.html", "served from inside")
+        server = "python3 -m http.server 8765 --directory site >/dev/null 2>&1 &"
+        await sb.execute_command(server, check=True)
+        request = urllib.request.Request(port.url, headers=dict(port.headers))
+
+        def got() -> bytes:
+            with urllib.request.urlopen(request, timeout=self.patience) as reply:
+                return bytes(reply.read())
+
+        async def answers() -> bool:
+            with suppress(OSError):
+                return await asyncio.to_thread(got) == b"served from inside"
+            return False
+
+        await self.until(answers, "an answer of the server inside")
 
     # ---------------------------------------------------------------- streams
     @requires(Capability.STREAM)
     async def test_output_arrives_while_the_command_runs(self, sb: AsyncSandbox) -> None:
         """What was printed is read before the command is allowed to go on."""
-        async with asyncio.timeout(PATIENCE):
-            async with aclosing(sb.stream(f"echo first; {_UNTIL_GO}; echo second")) as chunks:
+        async with asyncio.timeout(self.patience):
+            async with reading(sb.stream(f"echo first; {_UNTIL_GO}; echo second")) as chunks:
                 assert (await anext(chunks)).text == "first\n"
                 await sb.write_file("go", b"")
                 assert "".join([chunk.text async for chunk in chunks]) == "second\n"
@@ -71,19 +88,23 @@ class Processes(Behaviours):
     @requires(Capability.STREAM)
     async def test_a_reader_that_stops_early_kills_the_command(self, sb: AsyncSandbox) -> None:
         """With all its children."""
-        async with aclosing(sb.stream(f"echo go; ({beating('beat')}) & sleep 600")) as chunks:
+        async with reading(sb.stream(f"echo go; ({beating('beat')}) & sleep 600")) as chunks:
             async for _ in chunks:
                 break
-            await until_beating(sb, "beat")
+            await self.until_beating(sb, "beat")
         assert not await beats(sb, "beat")
 
     @requires(Capability.STREAM)
     async def test_a_failed_stream_raises_at_its_end(self, sb: AsyncSandbox) -> None:
         """With ``check``, after all output was given."""
-        texts = []
-        with pytest.raises(CommandFailedError) as caught:
+        texts: list[str] = []
+
+        async def read() -> None:
             async for chunk in sb.stream("echo out; exit 3", check=True):
                 texts.append(chunk.text)
+
+        with pytest.raises(CommandFailedError) as caught:
+            await read()
         assert texts == ["out\n"]
         assert caught.value.exit_code == 3
 
@@ -91,29 +112,27 @@ class Processes(Behaviours):
     async def test_a_slow_reader_makes_the_command_wait(self, sb: AsyncSandbox) -> None:
         """What is on the way is bounded, and goes on when the reader does."""
         line = "while :; do head -c 65536 /dev/zero; echo . >> beat; done"
-        async with aclosing(sb.stream(line)) as chunks:
+        async with reading(sb.stream(line)) as chunks:
             await anext(chunks)
 
             async def resting() -> bool:
                 return not await beats(sb, "beat")
 
-            await until(resting, "the command to wait for its reader")
+            await self.until(resting, "the command to wait for its reader")
             before = await size(sb, "beat")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 while await size(sb, "beat") == before:
                     for _ in range(50):
                         await anext(chunks)
 
     # -------------------------------------------------------------- processes
     @requires(Capability.STREAM)
-    async def test_a_started_command_runs_while_the_caller_goes_on(
-        self, sb: AsyncSandbox
-    ) -> None:
-        """start returns before the command has ended; wait gives its result."""
+    async def test_a_started_command_runs_while_the_caller_goes_on(self, sb: AsyncSandbox) -> None:
+        """Start returns before the command has ended; wait gives its result."""
         async with await sb.start(f"{_UNTIL_GO}; echo went; exit 4") as process:
             assert process.id
             await sb.write_file("go", b"")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert (result.stdout, result.exit_code) == ("went\n", 4)
 
@@ -131,16 +150,14 @@ class Processes(Behaviours):
             await asyncio.sleep(0.1)
             one.cancel()
             await sb.write_file("go", b"")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 assert (await other).exit_code == 5
 
     @requires(Capability.STREAM)
-    async def test_a_wait_that_is_over_leaves_the_command_running(
-        self, sb: AsyncSandbox
-    ) -> None:
+    async def test_a_wait_that_is_over_leaves_the_command_running(self, sb: AsyncSandbox) -> None:
         """``wait(timeout=)`` bounds the wait, not the command."""
         async with await sb.start(beating("beat")) as process:
-            await until_beating(sb, "beat")
+            await self.until_beating(sb, "beat")
             with pytest.raises(SandboxTimeoutError):
                 await process.wait(timeout=0.2)
             assert await beats(sb, "beat")
@@ -159,9 +176,9 @@ class Processes(Behaviours):
         """Children and those who left the session; and the result says that it was killed."""
         line = f"({beating('child')}) & setsid sh -c '{beating('session')}' & {beating('own')}"
         async with await sb.start(line) as process:
-            await until_beating(sb, "child", "session", "own")
+            await self.until_beating(sb, "child", "session", "own")
             await process.kill()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert (result.signal, result.exit_code, result.timed_out) == (9, 137, False)
         for name in ("child", "session", "own"):
@@ -180,7 +197,7 @@ class Processes(Behaviours):
     async def test_leaving_the_block_kills_the_process(self, sb: AsyncSandbox) -> None:
         """``async with`` ends what it began."""
         async with await sb.start(beating("beat")):
-            await until_beating(sb, "beat")
+            await self.until_beating(sb, "beat")
         assert not await beats(sb, "beat")
 
     @requires(Capability.STREAM, Capability.SIGNALS)
@@ -191,7 +208,7 @@ class Processes(Behaviours):
             chunks = process.chunks()
             assert (await anext(chunks)).text == "ready\n"
             await process.signal(signal.SIGINT)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert (result.stdout, result.exit_code, result.signal) == ("ready\ncaught\n", 7, None)
 
@@ -200,7 +217,7 @@ class Processes(Behaviours):
         """The whole group, and the result tells which signal."""
         async with await sb.start(["sleep", "600"]) as process:
             await process.signal(signal.SIGTERM)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
             await process.signal(signal.SIGTERM)  # fine if it has ended
         assert (result.exit_code, result.signal) == (143, signal.SIGTERM)
@@ -212,7 +229,7 @@ class Processes(Behaviours):
         again = await sb.process(first.id)
         assert again.id == first.id
         await sb.write_file("go", b"")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             result = await again.wait()
         assert (result.exit_code, result.stdout) == (5, "late\n")
         assert (await first.wait()).exit_code == 5
@@ -221,7 +238,7 @@ class Processes(Behaviours):
     async def test_a_process_found_again_can_be_killed(self, sb: AsyncSandbox) -> None:
         """It is the same process."""
         first = await sb.start(beating("beat"))
-        await until_beating(sb, "beat")
+        await self.until_beating(sb, "beat")
         await (await sb.process(first.id)).kill()
         assert not await beats(sb, "beat")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from sandlot._checks import HONOURED_BY_ALL
+from sandlot._checks import HONOURED_BY_ALL, make_spec
+from sandlot._output import Output
 from sandlot.capabilities import Capability
 from sandlot.client import AsyncSandboxClient
 from sandlot.contract import Backend, Handle
@@ -20,7 +23,7 @@ from sandlot.events import Event, subscribe
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.base import Behaviours
 from sandlot.testing.conformance.spy import Spy
-from sandlot.types import SandboxSpec
+from sandlot.types import Command, EnforcementLevel, SandboxSpec
 
 _SAMPLES: dict[str, Any] = {
     "image": "debian:12",
@@ -41,6 +44,7 @@ _SAMPLES: dict[str, Any] = {
     "app_name": "app",
     "backend_options": {"an-option-of-no-backend": 1},
 }
+_LIMITS = ("cpu", "memory_mb", "disk_mb", "pids_limit")
 _METHODS = {
     Capability.STREAM: "start",
     Capability.PROCESSES: "process",
@@ -100,13 +104,24 @@ class Refusals(Behaviours):
 
     async def test_what_is_declared_is_implemented(self) -> None:
         """Each capability that is declared has its method overridden in the handle."""
-        backend = self.backend()
-        async with AsyncSandboxClient(backend) as client:
-            async with client.create(**self.options) as sandbox:
-                for capability, method in _METHODS.items():
-                    if capability in backend.capabilities:
-                        own = getattr(type(sandbox._handle), method)
-                        assert own is not getattr(Handle, method), f"{capability} is not there"
+        async with self._handle() as handle:
+            for capability, method in _METHODS.items():
+                if capability in handle.backend.capabilities:
+                    own = getattr(type(handle), method)
+                    assert own is not getattr(Handle, method), f"{capability} is not there"
+
+    async def test_a_limit_is_enforced_or_refused(self, client: AsyncSandboxClient) -> None:
+        """A limit that was asked for and holds for nothing is never taken in silence."""
+        for name in _LIMITS:
+            try:
+                async with client.create(**self.made_with(**{name: _SAMPLES[name]})) as sandbox:
+                    level = sandbox.enforcement[name].level
+            except FeatureNotSupportedError as exc:
+                refused = exc
+            else:
+                assert level is not EnforcementLevel.NONE
+                continue
+            assert refused.field == name
 
     async def test_what_is_accepted_is_a_field_of_the_spec(self) -> None:
         """``accepts`` names nothing that can't be asked for."""
@@ -115,19 +130,28 @@ class Refusals(Behaviours):
 
     async def test_a_handle_refuses_what_its_backend_lacks(self) -> None:
         """Also a caller who passes over the first check is told, not left hanging."""
+        async with self._handle() as handle:
+            for capability, call in (
+                (Capability.STREAM, lambda: handle.start(Command(argv=("true",)), Output())),
+                (Capability.PROCESSES, lambda: handle.process("1", Output())),
+                (Capability.EXTEND, lambda: handle.extend(60)),
+                (Capability.SNAPSHOT, handle.snapshot),
+                (Capability.EXPOSE, lambda: handle.expose(80)),
+            ):
+                if capability not in handle.backend.capabilities:
+                    with pytest.raises(FeatureNotSupportedError) as caught:
+                        await call()
+                    assert caught.value.capability == capability
+
+    @asynccontextmanager
+    async def _handle(self) -> AsyncGenerator[Handle, None]:
         backend = self.backend()
-        async with AsyncSandboxClient(backend) as client:
-            async with client.create(**self.options) as sandbox:
-                handle = sandbox._handle
-                for capability, call in (
-                    (Capability.EXTEND, lambda: handle.extend(60)),
-                    (Capability.SNAPSHOT, handle.snapshot),
-                    (Capability.EXPOSE, lambda: handle.expose(80)),
-                ):
-                    if capability not in backend.capabilities:
-                        with pytest.raises(FeatureNotSupportedError) as caught:
-                            await call()
-                        assert caught.value.capability == capability
+        handle = await backend.create(make_spec(self.options))
+        try:
+            yield handle
+        finally:
+            await handle.destroy()
+            await backend.aclose()
 
 
 def _not_honoured(backend: Backend) -> list[str]:

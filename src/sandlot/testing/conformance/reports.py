@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -73,7 +73,7 @@ class Reports(Behaviours):
                     lambda: sandbox.read_file("f"),
                 ):
                     try:
-                        await attempt()  # type: ignore[no-untyped-call]
+                        await attempt()
                     except SandboxError as error:
                         said += [str(error), repr(error), repr(error.context)]
         assert len(events) > 10
@@ -120,7 +120,7 @@ class Reports(Behaviours):
 
 
 @contextmanager
-def _heard() -> Iterator[list[Event]]:
+def _heard() -> Generator[list[Event], None, None]:
     events: list[Event] = []
     unsubscribe = subscribe(events.append)
     try:

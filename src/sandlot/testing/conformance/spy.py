@@ -10,9 +10,7 @@ from sandlot.contract import Backend, Handle
 from sandlot.errors import FeatureNotSupportedError
 
 _BACKEND = ("create", "attach", "find")
-_HANDLE = tuple(
-    name for name, value in vars(Handle).items() if inspect.iscoroutinefunction(value)
-)
+_HANDLE = tuple(name for name, value in vars(Handle).items() if inspect.iscoroutinefunction(value))
 
 
 class Spy:

@@ -9,7 +9,7 @@ import pytest
 from sandlot.capabilities import Capability
 from sandlot.errors import SandboxConfigurationError, SandboxConnectionError
 from sandlot.sandbox import AsyncSandbox
-from sandlot.testing.conformance.base import PATIENCE, Behaviours, requires
+from sandlot.testing.conformance.base import Behaviours, requires
 
 _MUCH = bytes(range(256)) * 20_000  # five megabytes
 
@@ -19,8 +19,8 @@ class Stdin(Behaviours):
 
     async def test_without_input_a_command_sees_its_end_at_once(self, sb: AsyncSandbox) -> None:
         """Nothing waits for a keyboard that is not there."""
-        async with asyncio.timeout(PATIENCE):
-            result = await sb.execute_command("cat; read x; echo \"$? got=$x\"")
+        async with asyncio.timeout(self.patience):
+            result = await sb.execute_command('cat; read x; echo "$? got=$x"')
         assert result.stdout == "1 got=\n"
 
     @requires(Capability.STDIN)
@@ -37,7 +37,7 @@ class Stdin(Behaviours):
     @requires(Capability.STDIN)
     async def test_empty_input_ends_at_once(self, sb: AsyncSandbox) -> None:
         """``stdin=b""`` is input that is over."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             assert (await sb.execute_command("cat | wc -c", stdin=b"")).stdout.strip() == "0"
 
     @requires(Capability.STDIN)
@@ -51,14 +51,14 @@ class Stdin(Behaviours):
         self, sb: AsyncSandbox
     ) -> None:
         """Five megabytes in against five megabytes out."""
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(3 * self.patience):
             result = await sb.execute_command("cat", stdin=_MUCH)
         assert result.stdout_bytes == _MUCH
 
     @requires(Capability.STDIN)
     async def test_a_program_need_not_read_its_input(self, sb: AsyncSandbox) -> None:
         """Input that nobody takes neither hangs the call nor fails it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             ignored = await sb.execute_command("exit 3", stdin=_MUCH)
             partly = await sb.execute_command("head -c 5", stdin=_MUCH)
         assert (ignored.exit_code, partly.stdout_bytes) == (3, _MUCH[:5])
@@ -67,7 +67,7 @@ class Stdin(Behaviours):
     async def test_input_can_be_written_while_the_command_runs(self, sb: AsyncSandbox) -> None:
         """Each line is answered before the next is written."""
         line = 'while read x; do echo "got=$x"; done; echo end'
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             async with await sb.start(line, stdin=True) as process:
                 chunks = process.chunks()
                 for word in ("one", "two"):
@@ -83,21 +83,22 @@ class Stdin(Behaviours):
         async with await sb.start("cat", stdin=True) as process:
             await process.close_stdin()
             await process.close_stdin()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 assert (await process.wait()).exit_code == 0
 
     @requires(Capability.STREAM, Capability.STDIN)
-    async def test_writing_to_a_command_that_has_ended_is_an_error(
-        self, sb: AsyncSandbox
-    ) -> None:
+    async def test_writing_to_a_command_that_has_ended_is_an_error(self, sb: AsyncSandbox) -> None:
         """The writer is told that nobody reads."""
         async with await sb.start("true", stdin=True) as process:
             await process.wait()
-            with pytest.raises(SandboxConnectionError) as caught:
-                # The first write may still fit into a buffer on the way.
-                for _ in range(100):
+
+            async def insist() -> None:
+                for _ in range(100):  # the first may still fit into a buffer on the way
                     await process.write(b"x" * 65536)
                     await asyncio.sleep(0.05)
+
+            with pytest.raises(SandboxConnectionError) as caught:
+                await insist()
             assert not caught.value.retryable
 
     @requires(Capability.STREAM, Capability.STDIN)

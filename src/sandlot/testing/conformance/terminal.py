@@ -11,7 +11,7 @@ from sandlot.capabilities import Capability
 from sandlot.errors import SandboxConfigurationError
 from sandlot.process import AsyncProcess
 from sandlot.sandbox import AsyncSandbox
-from sandlot.testing.conformance.base import PATIENCE, Behaviours, requires
+from sandlot.testing.conformance.base import Behaviours, requires
 from sandlot.types import PtySize
 
 
@@ -27,13 +27,13 @@ class Terminal(Behaviours):
     async def test_a_terminal_is_one(self, sb: AsyncSandbox) -> None:
         """Input, output and errors are a terminal."""
         line = "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal"
-        assert await _shown(await sb.start(line, pty=PtySize())) == "terminal\r\n"
+        assert await self._shown(await sb.start(line, pty=PtySize())) == "terminal\r\n"
 
     @requires(Capability.STREAM, Capability.PTY)
     async def test_all_that_is_shown_is_stdout(self, sb: AsyncSandbox) -> None:
         """A terminal has one screen."""
         async with await sb.start("echo out; echo err >&2", pty=PtySize()) as process:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert (result.stdout, result.stderr) == ("out\r\nerr\r\n", "")
 
@@ -41,7 +41,7 @@ class Terminal(Behaviours):
     async def test_a_terminal_has_the_size_asked_for(self, sb: AsyncSandbox) -> None:
         """Rows and columns."""
         process = await sb.start("stty size", pty=PtySize(cols=101, rows=33))
-        assert await _shown(process) == "33 101\r\n"
+        assert await self._shown(process) == "33 101\r\n"
 
     @requires(Capability.STREAM, Capability.PTY)
     async def test_a_terminal_can_be_resized(self, sb: AsyncSandbox) -> None:
@@ -51,7 +51,7 @@ class Terminal(Behaviours):
             assert (await anext(process.chunks())).text == "24 80\r\n"
             await process.resize(cols=120, rows=40)
             await sb.write_file("go", b"")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert result.stdout == "24 80\r\n40 120\r\n"
 
@@ -60,7 +60,7 @@ class Terminal(Behaviours):
         """The terminal echoes the line, and the program gets it."""
         async with await sb.start('read x; echo "got=$x"', pty=PtySize()) as process:
             await process.write("hello\n")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert result.stdout == "hello\r\ngot=hello\r\n"
 
@@ -72,7 +72,7 @@ class Terminal(Behaviours):
             assert (await anext(process.chunks())).text == "ready\r\n"
             await asyncio.sleep(0.2)  # between the line and the sleep, an interrupt ends the shell
             await process.write("\x03")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert (result.exit_code, result.signal) == (130, signal.SIGINT)
 
@@ -81,7 +81,7 @@ class Terminal(Behaviours):
         """A program that reads to the end is done."""
         async with await sb.start("cat >/dev/null; echo over", pty=PtySize()) as process:
             await process.write("line\n\x04")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 result = await process.wait()
         assert result.exit_code == 0
         assert result.stdout.endswith("over\r\n")
@@ -93,7 +93,6 @@ class Terminal(Behaviours):
             with pytest.raises(SandboxConfigurationError):
                 await process.resize(80, 24)
 
-
-async def _shown(process: AsyncProcess) -> str:
-    async with process, asyncio.timeout(PATIENCE):
-        return (await process.wait()).stdout
+    async def _shown(self, process: AsyncProcess) -> str:
+        async with process, asyncio.timeout(self.patience):
+            return (await process.wait()).stdout

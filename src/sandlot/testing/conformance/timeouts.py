@@ -11,13 +11,11 @@ from sandlot.capabilities import Capability
 from sandlot.errors import SandboxTimeoutError
 from sandlot.sandbox import AsyncSandbox
 from sandlot.testing.conformance.base import (
-    PATIENCE,
     Behaviours,
     beating,
     beats,
     requires,
     size,
-    until_beating,
 )
 
 _SHORT = 1.5
@@ -33,7 +31,7 @@ class Timeouts(Behaviours):
 
     async def test_a_timeout_is_told_by_the_result(self, sb: AsyncSandbox) -> None:
         """``timed_out`` is set, the exit code is 124, and the call is back in time."""
-        async with asyncio.timeout(_SHORT + PATIENCE):
+        async with asyncio.timeout(_SHORT + self.patience):
             result = await sb.execute_command("sleep 600", timeout=_SHORT)
         assert result.timed_out
         assert result.exit_code == 124
@@ -65,24 +63,32 @@ class Timeouts(Behaviours):
 
     async def test_a_timeout_kills_the_children(self, sb: AsyncSandbox) -> None:
         """A child in the background does not live on."""
-        await _dies(sb, f"({beating('beat')}) & sleep 600")
+        await self._dies(sb, f"({beating('beat')}) & sleep 600")
 
     async def test_a_timeout_kills_grandchildren_in_pipes(self, sb: AsyncSandbox) -> None:
         """Nor does what a child has started."""
-        await _dies(sb, f"sh -c 'sh -c \"{beating('beat')}\" | cat' | cat")
+        await self._dies(sb, f"sh -c 'sh -c \"{beating('beat')}\" | cat' | cat")
 
     async def test_a_timeout_kills_what_left_its_session(self, sb: AsyncSandbox) -> None:
-        """setsid is no way out."""
-        await _dies(sb, f"setsid sh -c '{beating('beat')}' & sleep 600")
+        """Setsid is no way out."""
+        await self._dies(sb, f"setsid sh -c '{beating('beat')}' & sleep 600")
 
     async def test_a_timeout_kills_daemons(self, sb: AsyncSandbox) -> None:
         """Nor is losing one's parent as well, and closing all that was open."""
         daemon = f"setsid sh -c '{beating('beat')}' >/dev/null 2>&1 </dev/null &"
-        await _dies(sb, f"({daemon}) ; sleep 600")
+        await self._dies(sb, f"({daemon}) ; sleep 600")
 
     async def test_a_timeout_kills_what_ignores_signals(self, sb: AsyncSandbox) -> None:
         """SIGTERM need not be obeyed; SIGKILL is."""
-        await _dies(sb, f"trap '' TERM INT HUP; {beating('beat')}")
+        await self._dies(sb, f"trap '' TERM INT HUP; {beating('beat')}")
+
+    async def _dies(self, sandbox: AsyncSandbox, line: str) -> None:
+        """Assert that a command beats while it runs, and no more once its time is over."""
+        async with asyncio.timeout(_SHORT + self.patience):
+            result = await sandbox.execute_command(line, timeout=_SHORT)
+        assert result.timed_out
+        assert await size(sandbox, "beat"), "it never ran"
+        assert not await beats(sandbox, "beat"), "it lives on"
 
     async def test_a_timeout_leaves_the_sandbox_alone(self, sb: AsyncSandbox) -> None:
         """It ends the command, not the place where it ran, nor its files."""
@@ -96,7 +102,7 @@ class Timeouts(Behaviours):
         await sb.execute_command(f"({beating('background')}) >/dev/null 2>&1 &")
         other = asyncio.ensure_future(sb.execute_command(beating("other")))
         try:
-            await until_beating(sb, "background", "other")
+            await self.until_beating(sb, "background", "other")
             assert (await sb.execute_command("sleep 600", timeout=_SHORT)).timed_out
             assert await beats(sb, "other")
             assert await beats(sb, "background")
@@ -107,7 +113,7 @@ class Timeouts(Behaviours):
     async def test_a_started_process_is_bounded_as_well(self, sb: AsyncSandbox) -> None:
         """``start(timeout=)`` kills it, and says so in the result."""
         process = await sb.start(f"echo begun; ({beating('beat')}) & sleep 600", timeout=_SHORT)
-        async with asyncio.timeout(_SHORT + PATIENCE):
+        async with asyncio.timeout(_SHORT + self.patience):
             result = await process.wait()
         assert (result.timed_out, result.exit_code) == (True, 124)
         assert result.stdout == "begun\n"
@@ -117,11 +123,15 @@ class Timeouts(Behaviours):
     @requires(Capability.STREAM)
     async def test_a_stream_is_bounded_as_well(self, sb: AsyncSandbox) -> None:
         """``stream(timeout=)`` ends; with ``check`` it raises."""
-        texts = []
-        with pytest.raises(SandboxTimeoutError):
-            async with asyncio.timeout(_SHORT + PATIENCE):
-                async for chunk in sb.stream("echo begun; sleep 600", timeout=_SHORT, check=True):
-                    texts.append(chunk.text)
+        texts: list[str] = []
+
+        async def read() -> None:
+            async for chunk in sb.stream("echo begun; sleep 600", timeout=_SHORT, check=True):
+                texts.append(chunk.text)
+
+        async with asyncio.timeout(_SHORT + self.patience):
+            with pytest.raises(SandboxTimeoutError):
+                await read()
         assert "".join(texts) == "begun\n"
 
     async def test_a_signal_that_ends_a_command_is_told(self, sb: AsyncSandbox) -> None:
@@ -131,12 +141,3 @@ class Timeouts(Behaviours):
             result = await sb.execute_command(["sh", "-c", f"kill -{int(number)} $$"])
             assert (result.exit_code, result.signal) == (128 + number, number)
             assert not result.timed_out
-
-
-async def _dies(sandbox: AsyncSandbox, line: str) -> None:
-    """Assert that a command beats while it runs, and no more once its time is over."""
-    async with asyncio.timeout(_SHORT + PATIENCE):
-        result = await sandbox.execute_command(line, timeout=_SHORT)
-    assert result.timed_out
-    assert await size(sandbox, "beat"), "it never ran"
-    assert not await beats(sandbox, "beat"), "it lives on"

@@ -34,6 +34,9 @@ from sandlot.helper.protocol import (
 
 T = TypeVar("T")
 
+BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""The environment that helpers are started with."""
+
 PATIENCE = 30.0
 """Seconds after which something hangs, rather than being slow."""
 
@@ -64,7 +67,12 @@ class Peer:
         self._waiting: list[Frame] = []
 
     def send(
-        self, kind: int, body: bytes = b"", *, request_id: int | None = None, fds: Sequence[int] = ()
+        self,
+        kind: int,
+        body: bytes = b"",
+        *,
+        request_id: int | None = None,
+        fds: Sequence[int] = (),
     ) -> int:
         if request_id is None:
             self.last_id += 1
@@ -77,7 +85,8 @@ class Peer:
         if fds:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
             sent = self.sock.sendmsg([data], [rights])
-        self.sock.sendall(data[sent:])
+        if data[sent:]:
+            self.sock.sendall(data[sent:])
 
     def receive(self) -> Frame:
         """Return the next frame."""
@@ -203,6 +212,7 @@ class Helper(Peer):
             popen.returncode = 0  # waited for below
             self.pid = popen.pid
         theirs.close()
+        self.guests: list[socket.socket] = []
         self._status: int | None = None
 
     def wait(self) -> int:
@@ -215,28 +225,45 @@ class Helper(Peer):
         return os.pread(self.said, 1 << 16, 0).decode()
 
     def dispose(self) -> None:
-        self.sock.close()
-        if self._status is None and reaped(self.pid) is None:
-            os.kill(self.pid, signal.SIGCONT)
-            os.kill(self.pid, signal.SIGTERM)
-            self.wait()
-        os.close(self.said)
+        """End it, and look whether it or a supervisor has said that something is wrong."""
+        for sock in (self.sock, *self.guests):
+            sock.close()
+        try:
+            if self._status is None and reaped(self.pid) is None:
+                os.kill(self.pid, signal.SIGCONT)
+                os.kill(self.pid, signal.SIGTERM)
+                self.wait()
+            for trouble in ("Traceback", "Sanitizer", "runtime error"):
+                assert trouble not in self.stderr(), self.stderr()
+        finally:
+            os.close(self.said)
 
     def connect(self, directory: Path, name: str = "socket") -> Peer:
         """Return a further connection."""
         sock = socket.socket(socket.AF_UNIX)
+        self.guests.append(sock)
         fd = os.open(directory, os.O_PATH)
+
+        def listens() -> bool:
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                sock.connect(f"/proc/self/fd/{fd}/{name}")
+                return True
+            return False
+
         try:
-            until(lambda: Path(directory, name).exists())
-            sock.connect(f"/proc/self/fd/{fd}/{name}")
+            until(listens)
         finally:
             os.close(fd)
         return Peer(sock)
 
 
+StartHelper = Callable[..., Helper]
+"""What the fixture of this name gives: options in, a running helper out."""
+
+
 def reaped(pid: int) -> tuple[int, int] | None:
+    launch.forget(pid)  # its status is wanted here
     result = os.waitpid(pid, os.WNOHANG)
-    launch.reap_leftovers()
     return result if result[0] else None
 
 
@@ -314,7 +341,7 @@ def open_pipe() -> Iterator[tuple[End, End]]:
 
 def read_all(fd: int) -> bytes:
     """Read to the end, failing if it does not come."""
-    pieces = []
+    pieces: list[bytes] = []
     while True:
         ready, _, _ = select.select([fd], [], [], PATIENCE)
         assert ready, "somebody keeps the other end open"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
+import os
 import shutil
-import sys
+from pathlib import Path
 
 import pytest
-from conftest import Sandlot
+from cli_program import Sandlot
 
 from sandlot._languages import LANGUAGES
 from sandlot.cli._program import _with_arguments
@@ -38,6 +40,9 @@ PROGRAMS = [
     ("ts", "main.ts", "const s: string = TEXT; console.log(s, process.argv.slice(2)); "
      "process.exit(7)\n", "tsx"),
 ]  # fmt: skip
+# What rustup puts on the PATH finds its toolchain by the home directory.
+RUST = {"CARGO_HOME": str(Path.home() / ".cargo"), "RUSTUP_HOME": str(Path.home() / ".rustup")}
+PASSED_ON = ("-e", "CARGO_HOME", "-e", "RUSTUP_HOME", "-e", "CARGO_NET_OFFLINE=1")
 LITERALS = {
     "sh": "'" + QUOTES.replace("'", "'\\''") + "'",
     "bash": "'" + QUOTES.replace("'", "'\\''") + "'",
@@ -59,7 +64,9 @@ class TestLanguages:
         self, sandlot: Sandlot, language: str, name: str, template: str
     ) -> None:
         sandlot.file(name, code_of(language, template))
-        done = sandlot("run", "-b", "local", "--file", name, "--", "a b", "-x")
+        done = sandlot(
+            "run", "-b", "local", *PASSED_ON, "--file", name, "--", "a b", "-x", env=RUST
+        )
         assert done.code == (7 if language != "go" else 1)
         assert QUOTES in done.out
         assert "a b" in done.out
@@ -69,7 +76,7 @@ class TestLanguages:
         self, sandlot: Sandlot, language: str, name: str, template: str
     ) -> None:
         code = code_of(language, template).encode()
-        done = sandlot("run", "-b", "local", "--lang", language, stdin=code)
+        done = sandlot("run", "-b", "local", *PASSED_ON, "--lang", language, stdin=code, env=RUST)
         assert done.code == (7 if language != "go" else 1)
         assert QUOTES in done.out
 
@@ -135,7 +142,7 @@ def test_what_cannot_be_told_is_asked_for(sandlot: Sandlot, words: list[str], to
 
 
 class TestDeps:
-    @pytest.mark.skipif(sys.platform != "linux", reason="pip is looked for on the PATH")
+    @needs("python3")
     def test_python_installs_requirements(self, sandlot: Sandlot) -> None:
         package = sandlot.home / "greeting"
         sandlot.file("greeting/greeting.py", "def hello(): return 'hello from afar'")
@@ -155,7 +162,7 @@ class TestDeps:
         greeting = sandlot.file("greeting/index.js", "module.exports = 'hello from afar'")
         sandlot.file("greeting/package.json", '{"name": "greeting", "version": "1.0.0"}')
         sandlot.file(
-            "package.json", '{"dependencies": {"greeting": "file:%s"}}' % greeting.parent
+            "package.json", json.dumps({"dependencies": {"greeting": f"file:{greeting.parent}"}})
         )
         sandlot.file("app.js", "console.log(require('greeting'), process.argv[2])")
         done = sandlot("run", "-b", "local", "--file", "app.js", "--deps", "x")
@@ -171,15 +178,24 @@ class TestDeps:
             'mod other; fn main() { println!("{} {}", other::word(), '
             "std::env::args().nth(1).unwrap()) }",
         )
-        env = ["-e", "PATH", "-e", "CARGO_HOME", "-e", "RUSTUP_HOME", "-e", "CARGO_NET_OFFLINE=1"]
-        from pathlib import Path
-
-        home = Path.home()
-        done = sandlot(
-            "run", "-b", "local", *env, "--file", name, "--deps", "x",
-            env={"CARGO_HOME": str(home / ".cargo"), "RUSTUP_HOME": str(home / ".rustup")},
-        )  # fmt: skip
+        done = sandlot("run", "-b", "local", *PASSED_ON, "--file", name, "--deps", "x", env=RUST)
         assert (done.code, done.out) == (0, "other x\n"), done.err
+
+    def test_go_downloads_modules_before_it_builds(self, sandlot: Sandlot) -> None:
+        """With a stand-in for go, that shows which files it finds and in which order it is called.
+
+        The program starts where others start, not among its modules.
+        """
+        sandlot.file("go.mod", "module app\n")
+        sandlot.file("go.sum", "sums\n")
+        sandlot.file("main.go", "package main\n")
+        sandlot.file("bin/go", STAND_IN_FOR_GO).chmod(0o755)
+        path = f"PATH={sandlot.home / 'bin'}:{os.environ['PATH']}"
+        done = sandlot(
+            "run", "-b", "local", "-e", path, "--file", "main.go", "--deps", "--", "a b", "-c"
+        )
+        assert (done.code, done.out) == (7, "ran: a b -c\n")
+        assert done.err == "module app\nsums\n"
 
     def test_what_cannot_be_installed_is_a_failure(self, sandlot: Sandlot) -> None:
         sandlot.file("requirements.txt", "no-such @ file:///no/such/place\n")
@@ -189,16 +205,30 @@ class TestDeps:
         assert "what requirements.txt asks for could not be installed" in done.err
 
 
-WHEEL_BACKEND = '''
+STAND_IN_FOR_GO = r"""#!/bin/sh
+case "$1 $2" in
+"mod download") cat go.mod go.sum && touch downloaded ;;
+"build -o") [ -f downloaded ] && [ "$(cat "$4")" = "package main" ] &&
+  printf '#!/bin/sh\n[ ! -f go.mod ] && echo ran: "$@"; exit 7\n' > "$3" && chmod +x "$3" ;;
+*) exit 99 ;;
+esac
+"""
+
+WHEEL_BACKEND = """
 import zipfile
+
+FILES = {
+    "METADATA": "Metadata-Version: 2.1\\nName: greeting\\nVersion: 1\\n",
+    "WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    "RECORD": "",
+}
 
 
 def build_wheel(directory, config_settings=None, metadata_directory=None):
     name = "greeting-1-py3-none-any.whl"
     with zipfile.ZipFile(f"{directory}/{name}", "w") as wheel:
         wheel.write("greeting.py")
-        wheel.writestr("greeting-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: greeting\\nVersion: 1\\n")
-        wheel.writestr("greeting-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr("greeting-1.dist-info/RECORD", "")
+        for file, text in FILES.items():
+            wheel.writestr(f"greeting-1.dist-info/{file}", text)
     return name
-'''
+"""

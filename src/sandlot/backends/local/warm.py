@@ -1,0 +1,85 @@
+"""Python code in forks of a warm interpreter, for sandboxes that ask for a fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from signal import SIGKILL
+
+from sandlot.backends.local._code_server import PROGRAM, CodeRun, CodeServer, socketpair
+from sandlot.helper.client import Fds, HelperConnection, Scope
+from sandlot.types import Exit
+
+FORK_SERVER = "sandlot-fork-server"
+"""Stands where a program's name would, in commands that are meant for the fork server."""
+
+
+class ForkServer:
+    """A warm interpreter, itself a command of the sandbox; started when first needed."""
+
+    def __init__(self, helper: HelperConnection, python: str, modules: Sequence[str]) -> None:
+        self._helper = helper
+        self._argv = [python, PROGRAM, *modules]
+        self._server: CodeServer | None = None
+
+    def warm_up(self) -> CodeServer:
+        """Return the server, started anew if there is none or it has died. Waits for nothing."""
+        if self._server is None or self._server.closed:
+            ours, theirs = socketpair()
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                self._helper.start_nowait(self._argv, fds=(theirs.fileno(), null, null))
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+                os.close(null)
+            self._server = CodeServer(ours)
+        return self._server
+
+    async def start(self, code: str, *, cwd: str, env: Mapping[str, str], fds: Fds) -> CodeLeader:
+        """Start a piece of code and return when it runs."""
+        return CodeLeader(await self.warm_up().start(code, cwd=cwd, env=dict(env), fds=fds))
+
+    def close(self) -> None:
+        """Let go of the server, which ends it; idempotent."""
+        if self._server is not None:
+            self._server.close()
+
+
+class CodeLeader:
+    """A run of code, as a process sees what leads it."""
+
+    def __init__(self, run: CodeRun) -> None:
+        self._run = run
+        self._killed = False
+        self._exited: asyncio.Future[Exit] = run.exited.get_loop().create_future()
+        self.pid: int | None = run.pid
+        run.exited.add_done_callback(self._on_exit)
+
+    def exited(self) -> asyncio.Future[Exit]:
+        """Return a future of how it ended."""
+        return self._exited
+
+    async def kill(self) -> None:
+        """Kill it and all its descendants."""
+        self._killed = True
+        await self._run.kill()
+
+    def _on_exit(self, exited: asyncio.Future[Exit]) -> None:
+        error = exited.exception()
+        if error is None:
+            self._exited.set_result(exited.result())
+        elif self._killed:  # its keeper died with it, before it could say so
+            self._exited.set_result(Exit(exit_code=128 + SIGKILL, signal=int(SIGKILL)))
+        else:
+            self._exited.set_exception(error)
+
+    async def signal(self, number: int, _scope: Scope = Scope.GROUP) -> int:
+        """Send a signal to its process group."""
+        if self._run.exited.done():
+            return 0
+        os.killpg(self._run.pid, number)
+        return 1
