@@ -55,7 +55,7 @@ CLASSES = Table(
     }
 )
 FUNCTIONS = Table({"async_run": "run", "async_run_many": "run_many"})
-ANNOTATIONS = Table({"SandboxCreation": "Sandbox", "AsyncIterator": "Generator"})
+ANNOTATIONS = Table({"SandboxCreation": "Sandbox", "AsyncGenerator": "Generator"})
 NAMES = Table({"aclose": "close", "__aiter__": "__iter__"})
 
 CONSTRUCTORS = Table({"AsyncSandbox": "create", "AsyncSandboxClient": "__init__"})
@@ -145,8 +145,8 @@ class Blocking(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:  # noqa: D102
         self.generic_visit(node)
-        if ast.unparse(node.value) == "Generator":
-            node.slice = ast.Tuple([node.slice, ast.Constant(None), ast.Constant(None)])
+        if ast.unparse(node.value) == "Generator" and isinstance(node.slice, ast.Tuple):
+            node.slice.elts.append(ast.Constant(None))  # what it returns
         return node
 
 
@@ -272,7 +272,7 @@ class Generator:
         returns = _unparsed(fn.returns)
         name, optional, _ = returns.partition(" | None")
         wrapper = ANNOTATIONS.of(name) or CLASSES.of(name)
-        if wrapper is None or name == "AsyncIterator":
+        if wrapper is None or name == "AsyncGenerator":
             return call if returns == "None" else f"return {call}"
         if optional:
             return f"found = {call}\nreturn None if found is None else {wrapper}._of(found)"

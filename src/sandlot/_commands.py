@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, overload
 
@@ -244,7 +244,7 @@ class CommandOperations(SandboxBase):
         timeout: float | None = None,
         user: str | None = None,
         check: bool = False,
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """Run a command and yield its output as it comes.
 
         The keywords mean what they mean for `execute_command`. A reader that stops early
@@ -258,7 +258,7 @@ class CommandOperations(SandboxBase):
             command, args, cwd=cwd, env=env, stdin=stdin, timeout=timeout, user=user
         )
         try:
-            async with aclosing(process.chunks()) as chunks:  # type: ignore[type-var]
+            async with aclosing(process.chunks()) as chunks:
                 async for chunk in chunks:
                     yield chunk
             result = await process.wait()
@@ -378,7 +378,9 @@ class CommandOperations(SandboxBase):
             raise SandboxConfigurationError("code: must not contain a NUL character")
         known = _languages.by_name(language)
         if known.inline and _fits(code):
-            if program := await self._handle.interpreter(known.name):
+            async with self._operation("stage"):
+                program = await self._handle.interpreter(known.name)
+            if program:
                 yield (program, "-c", code)
             else:
                 yield ("/bin/sh", "-c", known.script(from_file=False), "sh", code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from itertools import islice
 from os import PathLike
 from typing import Literal, TypeAlias
@@ -88,12 +89,13 @@ class FileOperations(SandboxBase):
             op.note(size=len(data))
             return data
 
-    async def stream_file(self, path: str) -> AsyncIterator[bytes]:
+    async def stream_file(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in pieces, without holding it whole."""
         check_path(path)
         async with self._operation("read_file"):
-            async for piece in self._handle.read_stream(path):
-                yield piece
+            async with aclosing(self._handle.read_stream(path)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def write_file(self, path: str, content: Content, *, mode: int | None = None) -> None:
         """Make or replace a file, and the directories above it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from sandlot.types import DEFAULT_MAX_OUTPUT_BYTES, Captured, Chunk, StreamName
 
@@ -90,7 +90,7 @@ class Output:
         """Return what has been kept of a stream so far."""
         return self._kept[stream].captured()
 
-    async def chunks(self) -> AsyncIterator[Chunk]:
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the output as it arrives, from its beginning. Only one reader at a time."""
         if self._pending is None or self._reading:
             raise RuntimeError("this output is not for reading, or is being read already")

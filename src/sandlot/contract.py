@@ -18,7 +18,7 @@ Rules for every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
 from sandlot import _shell
@@ -215,7 +215,7 @@ class Handle(ABC):
         """Set permission bits."""
         await _shell.set_mode(self, path, mode)
 
-    async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in pieces."""
         yield await self.read(path)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from sandlot._checks import check_positive, stdin_bytes
 from sandlot._exec import result_of
@@ -53,12 +54,13 @@ class AsyncProcess:
         """Its process id inside the sandbox, where the backend can tell."""
         return self._handle.pid
 
-    async def chunks(self) -> AsyncIterator[Chunk]:
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the output as it comes, from its beginning, until the command ends."""
-        async for chunk in self._output.chunks():
-            yield chunk
+        async with aclosing(self._output.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
-    def __aiter__(self) -> AsyncIterator[Chunk]:
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         return self.chunks()
 
     async def wait(self, timeout: float | None = None) -> SandboxResult:

@@ -9,7 +9,7 @@ from sandlot.testing import MemoryBackend
 from sandlot.testing.model import sandbox_model
 
 TestMemoryModel = sandbox_model(MemoryBackend).TestCase
-TestMemoryModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMemoryModel.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 TestLocalModel = sandbox_model(LocalBackend).TestCase
 TestLocalModel.settings = settings(

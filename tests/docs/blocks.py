@@ -28,7 +28,7 @@ SHOWN = ("text", "toml", "yaml", "json", "c", "sql")
 """Languages of blocks that are only looked at."""
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
-_NO_RUN = re.compile(r'no-run="([^"]+)"')
+_INFO = re.compile(r'(?P<language>\w*)(?: title="not run: (?P<reason>[^"]+)")?')
 _TIMEOUT = 60
 
 
@@ -64,13 +64,13 @@ def blocks(page: Path, name: str | None = None) -> list[Block]:
             if inner.strip().startswith(fence) and not inner.strip().strip(fence[0]):
                 break
             body.append(inner.removeprefix(indent))
-        reason = _NO_RUN.search(info)
+        told = _INFO.fullmatch(info)
         block = Block(
             page=name or page.name,
             line=number,
-            language=info.split()[0] if info else "",
+            language=told["language"] if told else info,
             text="\n".join(body) + "\n",
-            no_run=reason[1] if reason else None,
+            no_run=told["reason"] if told else None,
         )
         is_output = block.language == "text" and found and number - ends[-1] <= 2
         if is_output and found[-1].language == "python":

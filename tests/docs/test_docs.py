@@ -165,7 +165,7 @@ def test_a_command_that_fails_silently_fails(tmp_path: Path) -> None:
 def test_examples_of_a_page_share_names_and_may_await(tmp_path: Path) -> None:
     text = (
         "```python\nimport asyncio\nx = 1\nawait asyncio.sleep(0)\n```\n"
-        '~~~python no-run="shown only"\n1 / 0\n~~~\n'
+        '~~~python title="not run: shown only"\n1 / 0\n~~~\n'
         "- a list\n\n    ```python\n    print(x)\n    ```\n    ```text\n    1\n    ```\n"
         "```console\n$ printf 'a\\nb\\nc\\n'\na\n...\n$ echo d\nd\n```\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -111,7 +112,7 @@ def test_descriptor_3_must_be_a_stream_socket(helper_argv: list[str], tmp_path: 
         assert "descriptor 3" in done.stderr
 
 
-def test_a_cgroup_is_joined(start_helper: StartHelper) -> None:
+def test_a_cgroup_is_joined_and_at_the_end_removed(start_helper: StartHelper) -> None:
     parent = next(
         (
             path
@@ -132,9 +133,24 @@ def test_a_cgroup_is_joined(start_helper: StartHelper) -> None:
         assert {helper.pid, pid} <= members
         assert helper.done(helper.send(FrameType.SHUTDOWN)) == (0, "")
         helper.wait()
+        assert not group.exists()
     finally:
-        until(lambda: not (group / "cgroup.procs").read_text())
-        group.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            group.rmdir()
+
+
+def test_all_are_told_that_the_end_begins_before_what_it_kills_is(
+    listening: Helper, tmp_path: Path
+) -> None:
+    guest = connect(listening, tmp_path)
+    guest.listing()
+    running = listening.start("sleep", "60")
+    listening.started(running)
+    asked = guest.send(FrameType.SHUTDOWN)
+    kinds = [listening.receive().kind for _ in range(3)]
+    assert kinds == [FrameType.ENDING, FrameType.EXITED, FrameType.GONE]
+    assert guest.receive().kind == FrameType.ENDING
+    assert guest.done(asked) == (0, "")
 
 
 def test_others_of_the_same_user_cannot_look_into_it(running: Helper) -> None:

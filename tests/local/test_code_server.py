@@ -509,19 +509,27 @@ async def test_the_end_of_the_leader_is_told_at_once_and_the_rest_lives_on() -> 
             await asyncio.wait_for(run.gone, 20)
 
 
-async def test_a_cancelled_start_and_a_closed_run_are_killed(tmp_path: Path) -> None:
-    code = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))\n"
-    code += "import time; time.sleep(100)"
+def tree_below(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [found for child in map(int, children) for found in (child, *tree_below(child))]
+
+
+async def test_whenever_a_start_is_cancelled_nothing_is_left_running() -> None:
     async with serving() as server:
-        await server.ready
-        task = asyncio.ensure_future(server.run(code))
-        await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-        pid = int((tmp_path / "pid").read_text())
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        server.close()
-        await until(lambda: not alive(pid))
+        await server.run("")
+        null = os.open(os.devnull, os.O_RDWR)
+        for delay in range(20):
+            starting = asyncio.ensure_future(
+                server.start("import time; time.sleep(100)", cwd="/", env={}, fds=[null] * 3)
+            )
+            await asyncio.sleep(delay / 1000)
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                (await starting).close()
+        os.close(null)
+        # Only the pair that waits is there again.
+        await until(lambda: len(tree_below(server.process.pid)) == 2)
+        assert (await server.run("print(1)")).stdout == b"1\n"
 
 
 @pytest.mark.parametrize("way", ["close", "vanish"])
@@ -630,9 +638,8 @@ async def test_without_room_for_processes_a_start_fails_and_then_works_again() -
 
 def move_into(cgroup: Sequence[str], pid: int) -> None:
     for path in cgroup:
-        Path(path, "cgroup.procs").write_text(str(pid))
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        move_into(cgroup, int(child))
+        for member in (pid, *tree_below(pid)):
+            Path(path, "cgroup.procs").write_text(str(member))
 
 
 async def test_it_is_faster_than_a_new_interpreter(

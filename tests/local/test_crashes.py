@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sandlot import AsyncSandboxClient, SandboxState
+from sandlot import AsyncSandbox, AsyncSandboxClient, SandboxState
+from sandlot.backends.local.handle import LocalHandle
 
 # Kinds of descendants that a plain kill of the command leaves behind.
 TREE = """
@@ -141,9 +143,7 @@ async def test_gc_removes_what_a_killed_helper_has_left(mark: tuple[str, Path]) 
         process = await box.start(["sleep", seconds])
         (info,) = [one for one in await client.list() if one.id == box.id]
         assert info.state is SandboxState.RUNNING
-        helper = (await box.execute_command("echo $PPID")).stdout.strip()
-        parent = Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[1]
-        os.kill(int(parent), signal.SIGKILL)
+        os.kill(_helper(box), signal.SIGKILL)
         with pytest.raises(LookupError):
             await process.wait(10)
         assert not box.is_alive
@@ -164,3 +164,38 @@ async def test_gc_leaves_alone_what_runs_and_what_is_kept() -> None:
             assert not {running.id, kept.id} & set(await client.gc())
             assert (await running.execute_command("echo ok")).stdout == "ok\n"
             assert (await kept.execute_command("echo ok")).stdout == "ok\n"
+
+
+async def test_gc_kills_what_outlived_its_helper_and_its_supervisor(
+    mark: tuple[str, Path],
+) -> None:
+    seconds, _ = mark
+    async with AsyncSandboxClient("local") as client:
+        box = await client.create()
+        await box.start(["sleep", seconds])
+        (sleeper,) = _alive(seconds)
+        owners = {_parent(int(sleeper)), _helper(box)}
+        for pid in owners:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in owners:
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.2)
+        assert _alive(seconds), "nobody was left to kill it"
+        assert box.id in await client.gc()
+        deadline = time.monotonic() + 10
+        while _alive(seconds) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        assert not _alive(seconds)
+        await box.destroy()
+
+
+def _helper(box: AsyncSandbox) -> int:
+    handle = box._handle
+    assert isinstance(handle, LocalHandle)
+    assert handle._helper is not None
+    assert handle._helper.process_id is not None
+    return handle._helper.process_id
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

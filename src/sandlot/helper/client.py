@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -78,6 +77,7 @@ class HelperConnection:
         loop: The event loop it belongs to.
         hello: What the helper said of itself.
         process_id: The helper's pid, if this connection started it.
+        ending: Whether the helper has begun to kill everything, whoever asked for that.
         closed: Done when the connection has ended, whoever ended it.
     """
 
@@ -86,6 +86,7 @@ class HelperConnection:
         self.loop = asyncio.get_running_loop()
         self.hello = Hello(0, 0, 0)
         self.process_id = process_id
+        self.ending = False
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._frames = FrameSocket(self.loop, sock, self._on_frame, self._break)
         self._commands: dict[int, HelperCommand] = {}
@@ -104,6 +105,7 @@ class HelperConnection:
             FrameType.ERROR: self._on_error,
             FrameType.LISTING: self._on_listing,
             FrameType.WATCHING: self._on_watching,
+            FrameType.ENDING: self._on_ending,
         }
 
     # ------------------------------------------------------------------ life cycle
@@ -145,7 +147,8 @@ class HelperConnection:
             self.close()
             text = os.pread(said, 4096, 0).decode("utf-8", "replace").strip()
             if isinstance(exc, OSError):
-                raise ConnectionError(f"the helper did not start: {text or exc}") from exc
+                reason = text or str(exc) or "it said nothing"
+                raise ConnectionError(f"the helper did not start: {reason}") from exc
             raise
         finally:
             os.close(said)
@@ -207,8 +210,8 @@ class HelperConnection:
 
     def kill_helper(self) -> None:
         """Send SIGKILL to the helper, if it was started here. All its commands die with it."""
-        if self.process_id is not None and not self._reaped.done():
-            os.kill(self.process_id, signal.SIGKILL)
+        if self.process_id is not None:
+            launch.kill(self.process_id)
 
     # -------------------------------------------------------------------- commands
     def start_nowait(
@@ -357,6 +360,9 @@ class HelperConnection:
         if not self._ready.done():
             self._ready.set_result(None)
 
+    def _on_ending(self, _request_id: int, _body: bytes) -> None:
+        self.ending = True
+
     def _on_started(self, request_id: int, body: bytes) -> None:
         self._commands[request_id].set_started(U32.unpack(body)[0])
 
@@ -402,8 +408,10 @@ class HelperConnection:
     def _break(self, error: ConnectionResetError) -> None:
         if self.closed.done():
             return
-        self.closed.set_result(None)
         self._frames.close()
+        if self.loop.is_closed():
+            return  # and nobody waits any more
+        self.closed.set_result(None)
         if self._said:
             error = ConnectionResetError(self._said)
         fail(self._ready, error)
@@ -415,7 +423,7 @@ class HelperConnection:
         self._commands.clear()
         if self.process_id is None:
             self._reaped.set_result(None)
-        elif not self.loop.is_closed():
+        else:
             self._reap(self.process_id, 0.0005)
 
     def _reap(self, pid: int, delay: float) -> None:

@@ -90,21 +90,23 @@ static void fail(struct connection *connection, int error, const char *text)
 
 /* -------------------------------------------------------------------- reading */
 
-/* Moves the descriptors of a message to the queue; returns false if there are too many. */
+/* Moves the descriptors of a message, which Linux puts into one header, to the queue; returns
+ * false if there are too many. */
 static bool receive_fds(struct connection *connection, struct msghdr *message)
 {
+	struct cmsghdr *c = CMSG_FIRSTHDR(message);
+	size_t count = 0;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 	bool fits = !(message->msg_flags & MSG_CTRUNC);
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-			if (connection->fd_count < MAX_WAITING_FDS)
-				connection->fds[connection->fd_count++] = fd;
-			else
-				fits = (close(fd), false);
+	for (size_t i = 0; i < count; i++) {
+		int fd;
+		memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+		if (connection->fd_count < MAX_WAITING_FDS) {
+			connection->fds[connection->fd_count++] = fd;
+		} else {
+			close(fd);
+			fits = false;
 		}
 	}
 	return fits;

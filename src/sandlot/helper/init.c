@@ -19,7 +19,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <time.h>
@@ -122,6 +121,8 @@ static void begin_shutdown(void)
 		return;
 	shutting_down = true;
 	kill_deadline = now_ms() + KILL_PATIENCE_MS;
+	for (struct connection *c = connections; c; c = c->next)
+		send_frame(c, ENDING, 0, NULL, 0);
 	commands_kill_all();
 }
 
@@ -258,6 +259,23 @@ static void join_cgroup(const char *path)
 	int fd = open(file, O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, "0", 1) != 1)
 		die(1, "cannot join cgroup %s: %s", path, strerror(errno));
+	close(fd);
+}
+
+/* A cgroup can't be removed while it holds a process, so we go up first. Where that is not
+ * allowed (a v2 cgroup that hands controllers on takes no processes) it stays, empty. */
+static void leave_cgroup(const char *path)
+{
+	char file[4096];
+	if (snprintf(file, sizeof file, "%s/../cgroup.procs", path) >= (int)sizeof file)
+		return;
+	int fd = open(file, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	/* What was killed last may take a moment to leave. */
+	bool left = write(fd, "0", 1) == 1;
+	for (int tries = 0; left && rmdir(path) && errno == EBUSY && tries < 100; tries++)
+		poll(NULL, 0, 2);
 	close(fd);
 }
 
@@ -487,6 +505,8 @@ int main(int argc, char **argv)
 		remove_path(options.listen, trouble, sizeof trouble);
 	for (size_t i = 0; i < options.remove_count; i++)
 		remove_path(options.remove[i], trouble, sizeof trouble);
+	for (size_t i = 0; i < options.cgroup_count; i++)
+		leave_cgroup(options.cgroup[i]);
 	if (*trouble)
 		fprintf(stderr, "sandlot-init: %s\n", trouble);
 	for (struct connection *c = connections; c; c = c->next)

@@ -6,7 +6,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+
+/* Numbers that older headers lack; they are the same on all machines. */
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
 
 /* ------------------------------------------------------------------ protocol */
 
@@ -41,6 +53,7 @@ enum frame_type {
 	LISTING,
 	WATCHING,
 	OUTPUT,
+	ENDING,
 };
 
 enum start_flag { START_PTY = 1, START_QUIET = 2 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 
@@ -52,6 +53,12 @@ def try_reap(pid: int) -> bool:
     if reaped:
         _unreaped.discard(pid)
     return reaped
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a helper, unless it is reaped: its number may be a stranger's then."""
+    if pid in _unreaped:
+        os.kill(pid, signal.SIGKILL)
 
 
 def forget(pid: int) -> None:

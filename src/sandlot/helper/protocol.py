@@ -40,6 +40,7 @@ class FrameType(IntEnum):
     LISTING = 0x88
     WATCHING = 0x89
     OUTPUT = 0x8A
+    ENDING = 0x8B
 
 
 class StartFlag(IntFlag):

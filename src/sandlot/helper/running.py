@@ -58,6 +58,11 @@ class HelperCommand:
         return self._future(FrameType.GONE, self._gone or None)
 
     @property
+    def helper_is_ending(self) -> bool:
+        """Whether the helper kills everything, this included."""
+        return self._connection.ending
+
+    @property
     def is_gone(self) -> bool:
         """Whether no process of it is left, as far as is known."""
         return self._gone

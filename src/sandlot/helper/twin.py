@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 VERSION = 1
@@ -33,7 +33,8 @@ MAX_OUTPUT = 4 * 1024 * 1024
 MAX_LISTED_ARGV = 4096
 
 START, SIGNAL, KILL, SHUTDOWN, LIFETIME, KEEP, LIST, WATCH, OWN, INPUT = range(0x01, 0x0B)
-HELLO, STARTED, FAILED, EXITED, GONE, DONE, ERROR, LISTING, WATCHING, OUTPUT = range(0x81, 0x8B)
+HELLO, STARTED, FAILED, EXITED, GONE, DONE, ERROR, LISTING, WATCHING = range(0x81, 0x8A)
+OUTPUT, ENDING = 0x8A, 0x8B
 START_PTY, START_QUIET = 1, 2
 SCOPE_GROUP, SCOPE_TREE = 0, 1
 STAGE_SETUP, STAGE_CHDIR, STAGE_EXEC = 1, 2, 3
@@ -708,6 +709,8 @@ class Helper:
             return
         self.shutting_down = self.strays = True
         self.kill_deadline = time.monotonic() + KILL_PATIENCE
+        for connection in self.connections:
+            connection.send(ENDING, 0)
         for command in self.commands:
             self.kill_command(command)
         for supervisor in self.idle:
@@ -1101,6 +1104,8 @@ class Helper:
                 remove_tree(dir_fd, path)
             except OSError as exc:
                 trouble.append(f"cannot remove {path}: {exc.strerror}")
+        for path in self.options.cgroup:
+            leave_cgroup(path)
         if trouble:
             print("sandlot-init:", "; ".join(trouble), file=sys.stderr)
         deadline = time.monotonic() + LAST_WORDS
@@ -1197,6 +1202,20 @@ def take_lock(dir_fd: int, path: str) -> None:
     fcntl.flock(os.open(path, flags, 0o600, dir_fd=dir_fd), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def leave_cgroup(path: str) -> None:
+    """Remove a cgroup that this process is in, going up first; where that can't be, not."""
+    with contextlib.suppress(OSError):
+        join_cgroup(f"{path}/..")
+        for _ in range(100):  # what was killed last may take a moment to leave
+            try:
+                os.rmdir(path)
+                return
+            except OSError as exc:
+                if exc.errno != errno.EBUSY:
+                    return
+            time.sleep(0.002)
+
+
 def join_cgroup(path: str) -> None:
     """Move this process into a cgroup."""
     with open(f"{path}/cgroup.procs", "wb", buffering=0) as file:
@@ -1225,7 +1244,7 @@ def parse_umask(text: str) -> int:
 
 
 @contextlib.contextmanager
-def or_die(action: str) -> Iterator[None]:
+def or_die(action: str) -> Generator[None, None, None]:
     """End if something fails, saying what."""
     try:
         yield

@@ -156,6 +156,14 @@ class FileTree:
             raise failure(errno.EEXIST, path)
         self._add(parent, name, node, path, superuser)
 
+    def link(self, path: str, target: str, *, superuser: bool = False) -> None:
+        """Make a symbolic link, in place of a file or link that is there."""
+        if isinstance(node := self._entry(path), Directory):
+            raise failure(errno.EISDIR, path)
+        if node is not None:
+            self.remove(path, superuser=superuser)
+        self.add(path, Symlink(target=target), superuser=superuser)
+
     def remove(self, path: str, *, recursive: bool = False, superuser: bool = False) -> None:
         """Remove a file or link, an empty directory, or a whole tree."""
         parent, name = self._parent(path.rstrip("/"), superuser, follow=False)
@@ -176,8 +184,11 @@ class FileTree:
         if node is None:
             raise failure(errno.ENOENT, source)
         new_parent, new_name = self._parent(target.rstrip("/"), superuser, follow=False)
-        if isinstance(new_parent.entries.get(new_name), Directory):
+        replaced = new_parent.entries.get(new_name)
+        if isinstance(replaced, Directory):
             raise failure(errno.EISDIR, target)
+        if isinstance(node, Directory) and replaced is not None:
+            raise failure(errno.ENOTDIR, target)
         if isinstance(node, Directory) and f"{target}/".startswith(f"{source.rstrip('/')}/"):
             raise failure(errno.EINVAL, target)
         _check_writable(old_parent, source, superuser)

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from sandlot import _scripts
 from sandlot._exec import exec_by_start
 from sandlot._output import Output
 from sandlot.capabilities import Capability
@@ -18,7 +17,6 @@ from sandlot.contract import Handle, lacking
 from sandlot.errors import SandboxExecutionError, SandboxNotFoundError, file_error
 from sandlot.testing._memory_kernel import Kernel, Process, Program
 from sandlot.testing._memory_process import MemoryProcess
-from sandlot.testing._memory_programs import link
 from sandlot.testing._minishell_builtins import normal
 from sandlot.testing._minishell_run import lookup
 from sandlot.types import (
@@ -175,8 +173,6 @@ class MemoryHandle(Handle):
     def _program(self, command: Command, running: Process) -> Program:
         if scripted := self.backend.scripts.get(command.argv):
             return scripted
-        if command.argv[:4] == _scripts.argv(_scripts.LINK):
-            return link
         if found := lookup(running, command.argv[0]):
             return found
         raise FileNotFoundError("no such program here")
@@ -197,7 +193,7 @@ class MemoryHandle(Handle):
         async with self._files("read", path):
             return bytes(self._tree.file(self._path(path), superuser=self._superuser).data)
 
-    async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in pieces."""
         async with self._files("read_stream", path):
             file = self._tree.file(self._path(path), superuser=self._superuser)
@@ -251,6 +247,11 @@ class MemoryHandle(Handle):
         """Rename."""
         async with self._files("move", source):
             self._tree.move(self._path(source), self._path(target), superuser=self._superuser)
+
+    async def link(self, path: str, target: str) -> None:
+        """Make a symbolic link, in place of a file or link that is there."""
+        async with self._files("link", path):
+            self._tree.link(self._path(path), target, superuser=self._superuser)
 
     async def set_mode(self, path: str, mode: int) -> None:
         """Set permission bits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal as signals
 
 from sandlot.testing._memory_files import Fifo, File, Symlink
@@ -200,16 +199,6 @@ async def _ln(run: Run) -> int:
     """``ln -s target name``."""
     target, name = operands(run)
     run.files.add(run.path(name), Symlink(target=target), superuser=run.process.superuser)
-    return 0
-
-
-async def link(run: Run) -> int:
-    """Stand for the one script of Sandlot's own that a backend can't override."""
-    path, target = run.args[-2:]
-    superuser = run.process.superuser
-    with contextlib.suppress(FileNotFoundError):
-        run.files.remove(run.path(path), superuser=superuser)
-    run.files.add(run.path(path), Symlink(target=target), superuser=superuser)
     return 0
 
 

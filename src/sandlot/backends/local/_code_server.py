@@ -198,7 +198,7 @@ class _Channel:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                message = b""
+                continue  # the other end left something unread; what it said comes next
             if message:
                 self._hear(message)
             else:

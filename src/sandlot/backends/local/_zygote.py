@@ -257,6 +257,7 @@ def _keep(control: socket.socket, runner: int) -> None:
             else:
                 killing = True
                 poll.unregister(control)
+                _receive(control, 0)  # or the client would get an error for what is unread
 
 
 def _reap_any(control: socket.socket, runner: int) -> bool:
@@ -508,7 +509,10 @@ def _become_subreaper() -> None:
 
 
 def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
-    said, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(most * 4))
+    try:
+        said, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(most * 4))
+    except ConnectionResetError:  # the other end is gone, and has left something unread
+        said, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(most * 4))
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -18,6 +18,8 @@ from sandlot.backends.local.record import (
     LOCK,
     SOCKET,
     Record,
+    cgroup_prefix,
+    home_of_all,
     new_record,
     read_record,
     records,
@@ -247,7 +249,10 @@ def _prepared(spec: SandboxSpec) -> Record:
     try:
         if any(getattr(spec, field) for field in _LIMITS):
             cgroup = _limits.Cgroup.create(
-                record.id, memory_mb=spec.memory_mb, pids_limit=spec.pids_limit, cpu=spec.cpu
+                cgroup_prefix() + record.id,
+                memory_mb=spec.memory_mb,
+                pids_limit=spec.pids_limit,
+                cpu=spec.cpu,
             )
             record = record.changed(cgroups=tuple(cgroup.paths))
     except BaseException:
@@ -270,8 +275,13 @@ def _clear_traces() -> list[str]:
     for directory in unrecorded(_HALF_MADE_AGE):
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(os.path.basename(directory))
-    known = {record.id for record in records()}
-    return removed + _limits.leftovers("local-", lambda name: name in known)
+    prefix = cgroup_prefix()
+    home = home_of_all()
+    # Processes in them are those of sandboxes whose helper was killed: nobody owns them now.
+    cleared = _limits.leftovers(
+        prefix, lambda name: (home / name.removeprefix(prefix)).exists(), kill=True
+    )
+    return removed + [name.removeprefix(prefix) for name in cleared]
 
 
 def _exists(pid: int) -> bool:

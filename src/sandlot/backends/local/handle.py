@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from typing import ParamSpec, TypeVar
 
@@ -217,7 +217,7 @@ class LocalHandle(Handle):
     async def set_mode(self, path: str, mode: int) -> None:
         await self._on_disk(path, self._tree.set_mode, path, mode)
 
-    async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         descriptor = await self._on_disk(path, self._tree.open_read, path)
         try:
             while data := await self._on_disk(path, os.read, descriptor, _PIECE):

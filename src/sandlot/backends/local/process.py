@@ -6,6 +6,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import signal
 import struct
 import termios
 from typing import Any, Protocol
@@ -90,6 +91,11 @@ class Leader(Protocol):
     """What a command is led by: a command of the helper's, or code in the fork server."""
 
     pid: int | None
+
+    @property
+    def helper_is_ending(self) -> bool:
+        """Whether the sandbox is being ended, and this with it."""
+        ...
 
     def exited(self) -> asyncio.Future[Exited] | asyncio.Future[Exit]:
         """Return a future of how it ended."""
@@ -205,6 +211,8 @@ class LocalProcess(ProcessHandle):
 
     def _on_exit(self, exited: asyncio.Future[Any]) -> None:
         error = exited.exception()
+        if error is None and self._was_killed_with_its_sandbox(_exit(exited.result())):
+            error = ConnectionResetError("the sandbox is being ended")
         if error is None:
             if self._writer is not None:
                 self._writer.close()
@@ -217,6 +225,9 @@ class LocalProcess(ProcessHandle):
             self._end_output()
             self._ended.set_exception(failure(error, self._command))
             self._ended.exception()  # wait() may never be called
+
+    def _was_killed_with_its_sandbox(self, ended: Exit) -> bool:
+        return ended.signal == signal.SIGKILL and self._leader.helper_is_ending
 
     def _end_output(self) -> None:
         for output in self._outputs:

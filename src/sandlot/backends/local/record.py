@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -150,6 +151,12 @@ def home_of_all() -> Path:
     path = state_dir() / "local"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def cgroup_prefix() -> str:
+    """Return what the names of this state directory's cgroups begin with, and no other's."""
+    place = hashlib.sha256(os.fsencode(home_of_all())).hexdigest()
+    return f"sandlot-{place[:8]}-"
 
 
 def new_record(*, workdir: str | None, labels: Mapping[str, str], expires: float | None) -> Record:

@@ -41,7 +41,8 @@ class ForkServer:
 
     async def start(self, code: str, *, cwd: str, env: Mapping[str, str], fds: Fds) -> CodeLeader:
         """Start a piece of code and return when it runs."""
-        return CodeLeader(await self.warm_up().start(code, cwd=cwd, env=dict(env), fds=fds))
+        run = await self.warm_up().start(code, cwd=cwd, env=dict(env), fds=fds)
+        return CodeLeader(run, self._helper)
 
     def close(self) -> None:
         """Let go of the server, which ends it; idempotent."""
@@ -52,12 +53,18 @@ class ForkServer:
 class CodeLeader:
     """A run of code, as a process sees what leads it."""
 
-    def __init__(self, run: CodeRun) -> None:
+    def __init__(self, run: CodeRun, helper: HelperConnection) -> None:
         self._run = run
+        self._helper = helper
         self._killed = False
         self._exited: asyncio.Future[Exit] = run.exited.get_loop().create_future()
         self.pid: int | None = run.pid
         run.exited.add_done_callback(self._on_exit)
+
+    @property
+    def helper_is_ending(self) -> bool:
+        """Whether the sandbox is being ended, and this with it."""
+        return self._helper.ending
 
     def exited(self) -> asyncio.Future[Exit]:
         """Return a future of how it ended."""

@@ -159,12 +159,18 @@ class Directories(Behaviours):
         assert not await sb.exists("new")
 
     async def test_moving_does_not_move_into_a_directory(self, sb: AsyncSandbox) -> None:
-        """A target that is a directory is an error, not a place for it, as with mv."""
+        """A target that is a directory is an error, not a place for it, as with mv.
+
+        Nor does a directory replace a file.
+        """
         await sb.write_file("file", b"x")
         await sb.make_dir("dir")
         with pytest.raises(SandboxFileError):
             await sb.move("file", "dir")
+        with pytest.raises(SandboxFileError):
+            await sb.move("dir", "file")
         assert await sb.read_file("file") == b"x"
+        assert (await sb.stat("dir")).is_dir
 
     async def test_what_is_missing_cant_be_moved(self, sb: AsyncSandbox) -> None:
         """Nor to a place that is missing."""

@@ -203,7 +203,7 @@ class Files(Behaviours):
         await sb.write_file("dir/file", b"old")
 
         def broken() -> Iterator[bytes]:
-            yield b"new" * 100_000
+            yield from [b"new" * 100_000] * 40  # more than what is gathered on the way
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

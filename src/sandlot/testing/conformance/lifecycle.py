@@ -139,9 +139,9 @@ class Lifecycle(Behaviours):
         async with self.sandbox(workdir=str(tmp)) as sandbox:
             await sandbox.execute_command(line)
             await self.until_beating(sandbox, "child", "daemon")
-        sizes = [path.stat().st_size for path in sorted(tmp.iterdir())]
+        before = _sizes(tmp)
         await asyncio.sleep(QUIET)
-        assert [path.stat().st_size for path in sorted(tmp.iterdir())] == sizes
+        assert _sizes(tmp) == before
 
     async def test_files_are_there_before_the_first_command(self) -> None:
         """``files=`` is written, text as UTF-8, with the directories above."""
@@ -160,3 +160,7 @@ class Lifecycle(Behaviours):
         with pytest.raises(WorkspaceError):
             await client.create(**options)
         assert await client.list(labels) == []
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in directory.iterdir()}
