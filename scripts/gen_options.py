@@ -43,7 +43,7 @@ def generate() -> str:
                 annotation += " | None"
             lines.append(f"    {node.target.id}: {annotation}\n")
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                lines.append(f'    """{following.value.value}"""\n')
+                lines.append(f'    """{following.value.value!s}"""\n')
     return HEADER + "".join(lines)
 
 

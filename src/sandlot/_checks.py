@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sandlot.errors import FeatureNotSupportedError, SandboxConfigurationError
 from sandlot.types import SandboxSpec, Stdin
@@ -35,7 +35,7 @@ def make_spec(options: Mapping[str, Any]) -> SandboxSpec:
             close = difflib.get_close_matches(name, _DEFAULTS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_DEFAULTS)}"
             raise SandboxConfigurationError(f"there is no option {name!r}", hint=hint)
-    given = {
+    given: dict[str, Any] = {
         name: _DEFAULTS[name] if value is None and name in (*_MAPPINGS, *_FLAGS) else value
         for name, value in options.items()
     }
@@ -57,7 +57,8 @@ def make_spec(options: Mapping[str, Any]) -> SandboxSpec:
         given["env_vars"] = checked_env("env_vars", given["env_vars"])
     if "labels" in given:
         given["labels"] = checked_labels(given["labels"])
-    for path, content in given.get("files", {}).items():
+    files: Mapping[str, object] = given.get("files", {})
+    for path, content in files.items():
         check_path(path)
         if not isinstance(content, bytes | str):
             raise SandboxConfigurationError(f"files: {path!r} must be bytes or str")
@@ -112,11 +113,12 @@ def check_path(path: Any) -> str:
     return check_text("path", path)
 
 
-def checked_env(name: str, env: Any) -> dict[str, str]:
+def checked_env(name: str, env: object) -> dict[str, str]:
     """Return a copy of environment variables; refuse names and values that can't be."""
     if not isinstance(env, Mapping):
         raise SandboxConfigurationError(f"{name}: expected a mapping of str to str")
-    for key, value in env.items():
+    checked: dict[str, str] = {}
+    for key, value in cast("Mapping[object, object]", env).items():
         if not isinstance(key, str) or not _ENV_NAME.match(key):
             raise SandboxConfigurationError(
                 f"{name}: {key!r} can't be the name of a variable",
@@ -127,18 +129,21 @@ def checked_env(name: str, env: Any) -> dict[str, str]:
             raise SandboxConfigurationError(f"{name}: the value of {key} is not a str")
         if "\0" in value:
             raise SandboxConfigurationError(f"{name}: the value of {key} has a NUL character")
-    return dict(env)
+        checked[key] = value
+    return checked
 
 
-def checked_labels(labels: Any) -> dict[str, str]:
+def checked_labels(labels: object) -> dict[str, str]:
     """Return a copy of labels; refuse what is not str to str."""
     if not isinstance(labels, Mapping):
         raise SandboxConfigurationError("labels: expected a mapping of str to str")
-    for key, value in labels.items():
-        check_text("labels", key)
+    checked: dict[str, str] = {}
+    for key, value in cast("Mapping[object, object]", labels).items():
+        name = check_text("labels", key)
         if not isinstance(value, str) or "\0" in value:
-            raise SandboxConfigurationError(f"labels: the value of {key!r} is not a plain str")
-    return dict(labels)
+            raise SandboxConfigurationError(f"labels: the value of {name!r} is not a plain str")
+        checked[name] = value
+    return checked
 
 
 def checked_argv(command: str | Sequence[str], args: Sequence[str] | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, overload
 
@@ -360,7 +360,7 @@ class CommandOperations(SandboxBase):
     @asynccontextmanager
     async def _staged_command(
         self, command: str | Sequence[str], args: Sequence[str] | None
-    ) -> AsyncIterator[tuple[str, ...]]:
+    ) -> AsyncGenerator[tuple[str, ...], None]:
         """Yield the argv; a shell line too long for one goes by a file."""
         argv = self._argv(command, args)
         if not isinstance(command, str) or args is not None or _fits(command):
@@ -370,7 +370,7 @@ class CommandOperations(SandboxBase):
             yield (*self._handle.shell, f". {_quoted(path)}")
 
     @asynccontextmanager
-    async def _staged_code(self, code: str, language: str) -> AsyncIterator[tuple[str, ...]]:
+    async def _staged_code(self, code: str, language: str) -> AsyncGenerator[tuple[str, ...], None]:
         """Yield the argv that runs code: in an argument where that works, else by a file."""
         if not isinstance(code, str):
             raise SandboxConfigurationError(f"code: expected a str, got {type(code).__name__}")
@@ -389,7 +389,7 @@ class CommandOperations(SandboxBase):
             yield ("/bin/sh", "-c", known.script(from_file=True), "sh", path)
 
     @asynccontextmanager
-    async def _staged(self, text: str, suffix: str) -> AsyncIterator[str]:
+    async def _staged(self, text: str, suffix: str) -> AsyncGenerator[str, None]:
         """Write text to a file of its own in the sandbox; yield its path as commands know it."""
         directory = f"/tmp/.sandlot-{secrets.token_hex(8)}"
         path = f"{directory}/main{suffix}"

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+)
 from contextlib import aclosing
 from itertools import islice
 from os import PathLike
@@ -215,7 +222,7 @@ async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncItera
 
 
 def _some(source: Iterator[object]) -> list[bytes]:
-    pieces = []
+    pieces: list[bytes] = []
     for piece in islice(source, 16):
         if not isinstance(piece, bytes):
             raise SandboxConfigurationError(f"content: expected bytes, got {type(piece).__name__}")

@@ -28,7 +28,7 @@ Each is also the builtin that a reader would expect, so ``except TimeoutError`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -312,7 +312,9 @@ def file_error(exc: OSError, path: str) -> SandboxFileError:
 
 
 @contextmanager
-def translate(table: Mapping[type[BaseException], type[SandboxError]]) -> Iterator[None]:
+def translate(
+    table: Mapping[type[BaseException], type[SandboxError]],
+) -> Generator[None, None, None]:
     """Turn foreign exceptions into ours by a table, the most specific class first.
 
     An adapter wraps each call into its vendor's SDK with this, and nothing else

@@ -76,7 +76,7 @@ def open_backend(name: str) -> Backend:
 
 def usable() -> list[str]:
     """Return the names of the backends that can be used here."""
-    found = []
+    found: list[str] = []
     for name in names():
         try:
             if backend_class(name).why_not() is None:
@@ -88,7 +88,7 @@ def usable() -> list[str]:
 
 def backends_that_accept(field: str) -> list[str]:
     """Return the names of the installed backends that honour a `SandboxSpec` field."""
-    found = []
+    found: list[str] = []
     for name in names():
         try:
             if field in backend_class(name).accepts:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
@@ -254,7 +261,7 @@ async def _made(backend: str | Backend | None, options: SandboxOptions) -> Async
 
 
 @asynccontextmanager
-async def _client(backend: str | Backend | None) -> AsyncIterator[AsyncSandboxClient]:
+async def _client(backend: str | Backend | None) -> AsyncGenerator[AsyncSandboxClient, None]:
     """Yield a client for one sandbox, which it hands its connections over to.
 
     They are closed here only if no sandbox came of it.

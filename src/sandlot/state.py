@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def state_dir() -> Path:
 
 
 @asynccontextmanager
-async def lease(name: str) -> AsyncIterator[None]:
+async def lease(name: str) -> AsyncGenerator[None, None]:
     """Hold a name that only one holder on this machine can hold at a time; wait for it.
 
     A holder that dies, however it dies, gives it up: the kernel drops its lock.

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from cli_program import Sandlot
 
-from sandlot._languages import LANGUAGES
-from sandlot.cli._program import _with_arguments
+from sandlot._languages import LANGUAGES, Language
 
 QUOTES = """it's "quoted" `back` $HOME \\n ''' EOF"""
 
@@ -82,8 +81,8 @@ class TestLanguages:
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
-def test_every_way_to_run_a_file_hands_the_arguments_on(language: object) -> None:
-    script = _with_arguments(language.script(from_file=True))  # type: ignore[attr-defined]
+def test_every_way_to_run_a_file_hands_the_arguments_on(language: Language) -> None:
+    script = language.script(from_file=True)
     starts = [part for part in script.split(";") if "exec " in part]
     assert starts
     assert all('"$@"' in part for part in starts), script

@@ -72,6 +72,13 @@ def _alive(seconds: str) -> list[str]:
     return found.stdout.split()
 
 
+def _ends(seconds: str) -> bool:
+    deadline = time.monotonic() + 10
+    while _alive(seconds) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _alive(seconds)
+
+
 def _beating(beat: Path) -> bool:
     before = beat.stat().st_mtime_ns
     time.sleep(0.1)
@@ -149,10 +156,7 @@ async def test_gc_removes_what_a_killed_helper_has_left(mark: tuple[str, Path]) 
         assert not box.is_alive
         (info,) = [one for one in await client.list() if one.id == box.id]
         assert info.state is SandboxState.STOPPED
-        deadline = time.monotonic() + 10
-        while _alive(seconds) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not _alive(seconds), "a killed helper takes its commands along"
+        assert await asyncio.to_thread(_ends, seconds), "a killed helper takes its commands along"
         assert box.id in await client.gc()
         await box.destroy()
         assert not [one for one in await client.list() if one.id == box.id]
@@ -182,10 +186,7 @@ async def test_gc_kills_what_outlived_its_helper_and_its_supervisor(
         await asyncio.sleep(0.2)
         assert _alive(seconds), "nobody was left to kill it"
         assert box.id in await client.gc()
-        deadline = time.monotonic() + 10
-        while _alive(seconds) and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        assert not _alive(seconds)
+        assert await asyncio.to_thread(_ends, seconds)
         await box.destroy()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,12 @@ from sandlot import (
     SandboxSessionState,
 )
 from sandlot.backends.local import LocalBackend
+
+
+async def _ran(*argv: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run, argv, capture_output=True, text=True, check=False
+    )
 
 
 def test_it_says_that_it_isolates_nothing() -> None:
@@ -102,15 +109,15 @@ async def test_files_do_not_lead_out(tmp_path: Path) -> None:
     ("option", "value"),
     [("allow_internet", False), ("disk_mb", 10), ("image", "x"), ("gpu", "T4"), ("user", "x")],
 )
-async def test_what_it_can_not_enforce_is_refused(option: str, value: object) -> None:
+async def test_what_it_can_not_enforce_is_refused(option: str, value: Any) -> None:
     async with AsyncSandboxClient("local") as client:
         before = await client.list()
         with pytest.raises(FeatureNotSupportedError) as caught:
-            await client.create(**{option: value})  # type: ignore[misc]
+            await client.create(**{option: value})
         assert caught.value.field == option
         assert "best_effort" in str(caught.value)
         assert await client.list() == before
-        async with client.create(**{option: value}, best_effort=True) as box:  # type: ignore[misc]
+        async with client.create(**{option: value}, best_effort=True) as box:
             assert (await box.execute_command("echo ok")).stdout == "ok\n"
 
 
@@ -150,9 +157,7 @@ async def test_another_process_takes_it_over(tmp_path: Path) -> None:
             "box = Sandbox.resume(SandboxSessionState.from_json(sys.argv[1]))\n"
             "print(box.read_file('note').decode(), box.execute_command('echo $KEY').stdout)\n"
         )
-        second = subprocess.run(
-            [sys.executable, "-c", code, state.to_json()], capture_output=True, text=True
-        )
+        second = await _ran(sys.executable, "-c", code, state.to_json())
         assert second.stdout == "from the first of the sandbox\n\n", second.stderr
         assert (await box.execute_command("cat note")).stdout == "from the first"
     finally:
@@ -163,7 +168,7 @@ async def test_it_outlives_its_owner_when_kept() -> None:
     code = (
         "from sandlot import Sandbox\nprint(Sandbox('local', keep=True).session_state().to_json())"
     )
-    first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    first = await _ran(sys.executable, "-c", code)
     box = await AsyncSandbox.resume(SandboxSessionState.from_json(first.stdout))
     assert (await box.execute_command("echo ok")).stdout == "ok\n"
     await box.destroy()
@@ -203,7 +208,7 @@ async def test_a_tree_with_links_to_elsewhere_can_be_uploaded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("modules", [True, ["wave"]])
-async def test_code_runs_in_a_fork_server_when_asked_for(modules: object) -> None:
+async def test_code_runs_in_a_fork_server_when_asked_for(modules: Any) -> None:
     async with AsyncSandbox.create(
         "local", backend_options={"fork_server": modules}, env_vars={"KEY": "value"}
     ) as box:
@@ -218,6 +223,5 @@ async def test_code_runs_in_a_fork_server_when_asked_for(modules: object) -> Non
         )
         assert (late.timed_out, late.exit_code, late.signal) == (True, 124, 9)
         assert late.stdout == "up\n"
-        left = subprocess.run(["pgrep", "-fx", "sleep 987654"], capture_output=True)
-        assert left.stdout == b""
+        assert (await _ran("pgrep", "-fx", "sleep 987654")).stdout == ""
         assert (await box.execute_code("raise SystemExit(7)")).exit_code == 7

@@ -6,7 +6,7 @@ that is an error too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
 from typing import assert_type
 
@@ -96,7 +96,7 @@ async def asynchronous_commands(sb: AsyncSandbox) -> None:
     assert_type(await sb.execute_code("1", "javascript", return_type=int), int)
     assert_type(await sb.start("cat", stdin=True), AsyncProcess)
     assert_type(await sb.process("id"), AsyncProcess)
-    assert_type(sb.stream("make"), AsyncIterator[Chunk])
+    assert_type(sb.stream("make"), AsyncGenerator[Chunk, None])
     async for chunk in sb.stream("make", check=True):
         assert_type(chunk, Chunk)
 
@@ -138,7 +138,7 @@ def blocking_files(sb: Sandbox) -> None:
 async def asynchronous_files(sb: AsyncSandbox) -> None:
     assert_type(await sb.read_file("a"), bytes)
     assert_type(await sb.list_files("/"), list[FileInfo])
-    assert_type(sb.stream_file("a"), AsyncIterator[bytes])
+    assert_type(sb.stream_file("a"), AsyncGenerator[bytes, None])
     await sb.write_file("b", sb.stream_file("a"))
 
 

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ async def test_a_download_replaces_at_its_end_and_keeps_the_mode(
     (here / "link").symlink_to("old")
 
     class Slow(HostHandle):
-        async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+        async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
             yield b"ne"
             assert (here / "old").read_text() == "old"
             yield b"w"
@@ -313,7 +313,7 @@ async def test_a_large_file_passes_in_little_memory(plain: HostHandle, here: Pat
         async def upload_tar(self, path: str, archive: AsyncIterator[bytes]) -> None:
             await self.write_stream(path, archive)
 
-        async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+        async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
             for _ in range(100):
                 yield bytes(MIB)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class Stuck(HostHandle):
         self.stuck.set()
         await asyncio.sleep(3600)
 
-    async def read_stream(self, path: str) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         yield b"x" * 1000
         await self.hang()
 

@@ -35,7 +35,6 @@ from sandlot.errors import (
     SandboxConfigurationError,
     SandboxCreationError,
     SandboxError,
-    SandboxNotFoundError,
 )
 from sandlot.helper.client import HelperConnection
 from sandlot.types import (
@@ -105,7 +104,7 @@ class LocalBackend(Backend):
                         f"inherit_env: {name} is not set in this program's environment"
                     )
         limits = [field for field in _LIMITS if getattr(spec, field)]
-        available = _limits.available() if limits else {}
+        available: Mapping[str, Enforcement] = _limits.available() if limits else {}
         for field in limits:
             if available[field].level is not EnforcementLevel.ENFORCED:
                 raise _refused(field, available[field].how)
@@ -168,7 +167,7 @@ class LocalBackend(Backend):
         return await in_thread(_limits.probe)
 
     async def gc(self) -> Sequence[str]:
-        removed = []
+        removed: list[str] = []
         for record in await in_thread(lambda: list(records())):
             if not record.kept and await self._is_orphan(record):
                 handle = await self.attach(record.session_state())
@@ -271,7 +270,7 @@ def _inventory(labels: Mapping[str, str]) -> list[SandboxInfo]:
 
 def _clear_traces() -> list[str]:
     """Remove what has no record: directories half made, cgroups of sandboxes long gone."""
-    removed = []
+    removed: list[str] = []
     for directory in unrecorded(_HALF_MADE_AGE):
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(os.path.basename(directory))

@@ -256,7 +256,7 @@ class LocalHandle(Handle):
                 await to_the_end(in_thread(packed.close))
 
     @asynccontextmanager
-    async def _host_dir(self, path: str) -> AsyncIterator[str]:
+    async def _host_dir(self, path: str) -> AsyncGenerator[str, None]:
         """Yield a host path that is this very directory while the context lasts."""
         with ExitStack() as stack:
             yield await self._on_disk(path, stack.enter_context, self._tree.host_dir(path))

@@ -44,7 +44,7 @@ class Record:
     created: float
     expires: float | None = None
     kept: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     cgroups: tuple[str, ...] = ()
     directory: str = ""
 
