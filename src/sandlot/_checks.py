@@ -108,6 +108,14 @@ def check_text(name: str, value: Any) -> str:
     return value
 
 
+def check_mode(mode: Any) -> None:
+    """Refuse what can't be permission bits; ``None`` is fine."""
+    if mode is not None and (
+        isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o7777
+    ):
+        raise SandboxConfigurationError(f"mode: {mode!r} is not permission bits, such as 0o755")
+
+
 def check_path(path: Any) -> str:
     """Refuse what can't be a path inside a sandbox."""
     return check_text("path", path)
@@ -146,21 +154,31 @@ def checked_labels(labels: object) -> dict[str, str]:
     return checked
 
 
-def checked_argv(command: str | Sequence[str], args: Sequence[str] | None) -> tuple[str, ...]:
+def checked_argv(command: Any, args: Sequence[str] | None) -> tuple[str, ...]:
     """Return program and arguments of a command that is not a shell line."""
+    if isinstance(command, bytes) or not isinstance(command, Sequence):
+        raise SandboxConfigurationError(
+            f"command: expected a str or a list of str, got {type(command).__name__}"
+        )
     if isinstance(args, str | bytes):
         raise SandboxConfigurationError("args: expected a list of str, got one str")
-    words = (command, *(args or ())) if isinstance(command, str) else (*command, *(args or ()))
+    first: Sequence[object] = (
+        (command,) if isinstance(command, str) else cast("Sequence[object]", command)
+    )
+    words = tuple(_checked_word(word) for word in (*first, *(args or ())))
     if not words or not words[0]:
         raise SandboxConfigurationError("command: must not be empty")
-    for word in words:
-        if not isinstance(word, str):
-            raise SandboxConfigurationError(
-                f"command: expected words of type str, got {type(word).__name__}"
-            )
-        if "\0" in word:
-            raise SandboxConfigurationError("command: must not contain a NUL character")
     return words
+
+
+def _checked_word(word: object) -> str:
+    if not isinstance(word, str):
+        raise SandboxConfigurationError(
+            f"command: expected words of type str, got {type(word).__name__}"
+        )
+    if "\0" in word:
+        raise SandboxConfigurationError("command: must not contain a NUL character")
+    return word
 
 
 def stdin_bytes(stdin: Stdin) -> bytes | None:

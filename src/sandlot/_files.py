@@ -17,7 +17,7 @@ from os import PathLike
 from typing import Literal, TypeAlias
 
 from sandlot._base import SandboxBase
-from sandlot._checks import check_path
+from sandlot._checks import check_mode, check_path
 from sandlot.errors import (
     SandboxConfigurationError,
     SandboxFileNotFoundError,
@@ -114,6 +114,7 @@ class FileOperations(SandboxBase):
                 existing one keeps its own.
         """
         check_path(path)
+        check_mode(mode)
         async with self._operation("write_file", passes=Exception) as op:
             if isinstance(content, str):
                 content = content.encode("utf-8", "surrogateescape")

@@ -62,7 +62,7 @@ def test_a_gap_names_a_behaviour() -> None:
     with pytest.raises(TypeError, match="no_such_behaviour"):
 
         class Misspelt(BackendConformance):
-            gaps = {"no_such_behaviour": never("it has another name")}  # noqa: RUF012
+            gaps = {"no_such_behaviour": never("it has another name")}
 
 
 def test_every_behaviour_says_what_it_is() -> None:

@@ -118,7 +118,7 @@ def terminate_helper(helper: Helper, tree: Tree) -> None:
 def kill_helper(helper: Helper, tree: Tree) -> None:
     os.kill(helper.pid, signal.SIGKILL)
     assert helper.is_ended()
-    until(lambda: not tree.survivors())
+    until(tree.is_dead)  # looking once can miss the one that changes its pid
 
 
 WAYS: list[Callable[[Helper, Tree], None]] = [

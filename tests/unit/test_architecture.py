@@ -21,7 +21,6 @@ LONGER = {
     "src/sandlot/_sync.py": "generated",
     "src/sandlot/backends/local/_zygote.py": "runs alone, as one file",
     "src/sandlot/helper/twin.py": "runs alone, as one file",
-    "tests/conformance/test_mutants.py": "a list: one fault after the other",
     "tests/helper/test_helper_client.py": "a list: one misfortune after the other",
     "tests/local/test_code_server.py": "a list: one way to differ after the other",
     "tests/local/test_tree.py": "a list: one attack after the other",

@@ -110,13 +110,22 @@ class Environment(Behaviours):
         await sb.execute_command("printf command > by/command.txt")
         assert await sb.read_file("by/command.txt") == b"command"
 
-    async def test_an_absolute_path_means_the_same_to_files_and_commands(
-        self, sb: AsyncSandbox
-    ) -> None:
+    async def test_a_path_that_a_command_prints_is_one_for_files(self, sb: AsyncSandbox) -> None:
         """A path that a command prints is one that the file methods take."""
         await sb.write_file("here/file", "content")
         path = (await sb.execute_command("cd here && pwd")).stdout.strip() + "/file"
         assert await sb.read_file(path) == b"content"
+
+    async def test_commands_find_a_file_by_its_absolute_path(self, sb: AsyncSandbox) -> None:
+        """A path that the file methods write to is one that a command can read."""
+        await sb.write_file("/tmp/sandlot-here/file", "content")
+        assert (await sb.execute_command("cat /tmp/sandlot-here/file")).stdout == "content"
+
+    async def test_commands_find_a_file_by_its_command_path(self, sb: AsyncSandbox) -> None:
+        """``command_path`` says where commands find a file, whatever they see of the rest."""
+        await sb.write_file("/tmp/sandlot-there/file", "content")
+        path = sb.command_path("/tmp/sandlot-there/file")
+        assert (await sb.execute_command(["cat", path])).stdout == "content"
 
     @accepts("workdir")
     async def test_commands_start_in_the_workdir(self, tmp: Path) -> None:
