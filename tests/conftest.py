@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from requirements import require_program
+
 # Set before anything is imported that may read it; no test may touch the user's own records.
 _STATE = tempfile.mkdtemp(prefix="sandlot-test-")
 os.environ["SANDLOT_STATE_DIR"] = _STATE
@@ -36,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "sandlot.testing.plugin"
     ):
         config.pluginmanager.import_plugin("sandlot.testing.plugin")
+
+
+@pytest.fixture(autouse=True)
+def programs(request: pytest.FixtureRequest) -> None:
+    """See to it that what ``needs_program`` names is there."""
+    for mark in request.node.iter_markers("needs_program"):
+        require_program(*mark.args)
 
 
 @pytest.hookimpl(tryfirst=True)

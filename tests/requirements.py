@@ -17,11 +17,16 @@ PROGRAMS = {
     "git": "git",
     "go": "golang-go",
     "node": "nodejs",
+    "python3": "python3",
+    "sh": "dash",
     "npm": "npm",
+    "pgrep": "procps",
     "rustc": "rustc",
     "tar": "tar",
 }
 """What tests may ask for, with the Debian packages that hold it."""
+NPM_PROGRAMS = {"tsx": "tsx"}
+"""What tests may ask for, with the npm packages that hold it."""
 
 
 def require_program(name: str, apt: str | None = None) -> str:
@@ -34,7 +39,10 @@ def require_program(name: str, apt: str | None = None) -> str:
 
     if path := shutil.which(name):
         return path
-    reason = f"needs {name}: apt-get install {apt or PROGRAMS[name]}"
+    if name in NPM_PROGRAMS:
+        reason = f"needs {name}: npm install --global {NPM_PROGRAMS[name]}"
+    else:
+        reason = f"needs {name}: apt-get install {apt or PROGRAMS[name]}"
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)

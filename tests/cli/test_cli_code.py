@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ QUOTES = """it's "quoted" `back` $HOME \\n ''' EOF"""
 
 
 def needs(program: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not here")
+    return pytest.mark.needs_program(program)
 
 
 PROGRAMS = [

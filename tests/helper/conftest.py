@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from helper_peer import BASE_ENV, Helper, StartHelper
 
+from requirements import require_program
 from sandlot import helper
 
 SOURCES = Path(helper.__file__).parent
@@ -22,9 +22,7 @@ def native_helper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     SANDLOT_TEST_CFLAGS adds flags, such as -fsanitize=address,undefined.
     """
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+    compiler = require_program("cc")
     flags = shlex.split(os.environ.get("SANDLOT_TEST_CFLAGS", "-O2"))
     binary = tmp_path_factory.mktemp("helper") / "sandlot-init"
     warnings = ["-std=c11", "-Wall", "-Wextra", "-Werror"]

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from requirements import require_program
 from sandlot import helper
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +47,7 @@ def script(path: Path, text: str) -> str:
 def test_it_compiles_a_static_program(
     hook: ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hook.find_compiler():
-        pytest.skip("there is no C compiler")
+    require_program("cc")
     assert hook.compile_helper(tree) == ""
     binary = tree / hook.BINARY
     assert subprocess.run([binary, "--version"], capture_output=True).stdout == b"1\n"
@@ -60,9 +60,8 @@ def test_it_compiles_a_static_program(
 def test_it_makes_do_without_a_static_c_library(
     hook: ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require_program("cc")
     compiler = hook.find_compiler()
-    if not compiler:
-        pytest.skip("there is no C compiler")
     text = f'case " $* " in *" -static "*) exit 1;; esac\nexec {compiler[0]} "$@"'
     monkeypatch.setenv("CC", script(tree / "cc", text))
     assert hook.compile_helper(tree) == ""
