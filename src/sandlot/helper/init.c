@@ -441,10 +441,16 @@ static bool turn(int timeout_ms)
 	}
 	if (polled[LISTENER].revents)
 		accept_connection();
+	return true;
+}
+
+/* Comes before each wait: sending what waits may make room for the answer to a frame that has
+ * long arrived, and for which no event would come. */
+static void serve_connections(void)
+{
 	for (struct connection *c = connections; c; c = c->next)
 		connection_serve(c, handle_frame);
 	remove_dead_connections();
-	return true;
 }
 
 static bool finished(void)
@@ -456,8 +462,7 @@ static void run(void)
 {
 	for (int pause_ms = 1;;) {
 		bool again = commands_sweep();
-		for (struct connection *c = connections; c; c = c->next)
-			connection_flush(c);
+		serve_connections();
 		if (finished())
 			return;
 		again |= shutting_down;

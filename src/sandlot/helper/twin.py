@@ -1056,11 +1056,18 @@ class Helper:
                 connection.read()
         if self.listener and events.get(self.listener.fileno()):
             self.accept()
+        return bool(events)
+
+    def serve_connections(self) -> None:
+        """Answer what can be answered.
+
+        Comes before each wait: sending what waits may make room for the answer to a frame that
+        has long arrived, and for which no event would come.
+        """
         for connection in self.connections:
             for frame in connection.frames():
                 self.handle(connection, *frame)
         self.remove_dead_connections()
-        return bool(events)
 
     def read_signals(self) -> None:
         """Hear of ended children, and of SIGTERM."""
@@ -1080,8 +1087,7 @@ class Helper:
         pause = 0.001
         while True:
             again = self.sweep()
-            for connection in self.connections:
-                connection.flush()
+            self.serve_connections()
             if self.finished():
                 return
             # What SIGKILL does not end at once must not cost a whole CPU to wait for.

@@ -118,14 +118,15 @@ class Environment(Behaviours):
 
     async def test_commands_find_a_file_by_its_absolute_path(self, sb: AsyncSandbox) -> None:
         """A path that the file methods write to is one that a command can read."""
-        await sb.write_file("/tmp/sandlot-here/file", "content")
-        assert (await sb.execute_command("cat /tmp/sandlot-here/file")).stdout == "content"
+        path = f"/tmp/sandlot-{secrets.token_hex(8)}/file"
+        await sb.write_file(path, "content")
+        assert (await sb.execute_command(["cat", path])).stdout == "content"
 
     async def test_commands_find_a_file_by_its_command_path(self, sb: AsyncSandbox) -> None:
         """``command_path`` says where commands find a file, whatever they see of the rest."""
-        await sb.write_file("/tmp/sandlot-there/file", "content")
-        path = sb.command_path("/tmp/sandlot-there/file")
-        assert (await sb.execute_command(["cat", path])).stdout == "content"
+        path = f"/tmp/sandlot-{secrets.token_hex(8)}/file"
+        await sb.write_file(path, "content")
+        assert (await sb.execute_command(["cat", sb.command_path(path)])).stdout == "content"
 
     @accepts("workdir")
     async def test_commands_start_in_the_workdir(self, tmp: Path) -> None:
