@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import pytest
 
-from sandlot.backends.local._code_server import PROGRAM, CodeRun, CodeServer, socketpair
+from sandlot.backends.local.code_server import PROGRAM, CodeRun, CodeServer, socketpair
 from sandlot.errors import SandboxConnectionError, SandboxExecutionError
 from sandlot.types import Exit
 
@@ -610,10 +610,10 @@ async def test_code_that_kills_its_keeper_is_killed_and_hurts_nobody_else() -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and a cgroup to limit processes")
 async def test_without_room_for_processes_a_start_fails_and_then_works_again() -> None:
-    from sandlot.backends.local import _limits
+    from sandlot.backends.local import limits
 
     name = f"sandlot-test-code-{os.getpid()}"
-    cgroup = await asyncio.to_thread(_limits.Cgroup.create, name, pids_limit=8)
+    cgroup = await asyncio.to_thread(limits.Cgroup.create, name, pids_limit=8)
     try:
         async with serving() as server:
             await asyncio.to_thread(move_into, cgroup.paths, server.process.pid)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.backends.local import _cgroups, _limits
-from sandlot.backends.local._cgroups import Cgroup, Hierarchy
+from sandlot.backends.local import cgroups, limits
+from sandlot.backends.local.cgroups import Cgroup, Hierarchy
 from sandlot.errors import SandboxConfigurationError
 from sandlot.types import EnforcementLevel, SandboxSpec
 
@@ -30,7 +30,7 @@ print("joined", flush=True)
 def needs(*fields: str) -> pytest.MarkDecorator:
     missing = [
         f"{field}: {enforcement.how}"
-        for field, enforcement in _limits.available().items()
+        for field, enforcement in limits.available().items()
         if field in fields and enforcement.level is not EnforcementLevel.ENFORCED
     ]
     return pytest.mark.skipif(bool(missing), reason="; ".join(missing) or "-")
@@ -53,7 +53,7 @@ def ours() -> list[str]:
     """All cgroups that these tests have made and not removed."""
     return [
         os.path.join(directory, name)
-        for hierarchy in _cgroups.hierarchies()
+        for hierarchy in cgroups.hierarchies()
         for directory, names, _ in os.walk(hierarchy.point)
         for name in names
         if name.startswith(PREFIX)
@@ -135,7 +135,7 @@ def test_the_cpu_limit_throttles(make: Callable[..., Cgroup]) -> None:
     )
     seconds = float(run_in(cgroup, program).stdout.split()[1])
     assert seconds > 0.5
-    throttled = [_cgroups.counter(path, "cpu.stat", "nr_throttled") for path in cgroup.paths]
+    throttled = [cgroups.counter(path, "cpu.stat", "nr_throttled") for path in cgroup.paths]
     assert max(throttled) > 0
 
 
@@ -148,7 +148,7 @@ def test_all_limits_hold_together(make: Callable[..., Cgroup]) -> None:
 
 @needs("memory_mb", "pids_limit", "cpu")
 def test_the_probe_finds_by_trial_what_was_expected() -> None:
-    expected, found = _limits.available(), _limits.probe()
+    expected, found = limits.available(), limits.probe()
     assert {field: e.level for field, e in expected.items()} == {
         field: e.level for field, e in found.items()
     }
@@ -160,21 +160,21 @@ def test_the_probe_finds_by_trial_what_was_expected() -> None:
 def test_a_limit_that_does_not_hold_in_the_trial_is_not_called_enforced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_cgroups, "settings", lambda *args, **kwargs: iter(()))
-    _limits.probe.cache_clear()
+    monkeypatch.setattr(cgroups, "settings", lambda *args, **kwargs: iter(()))
+    limits.probe.cache_clear()
     try:
         for field in ("memory_mb", "pids_limit", "cpu"):
-            assert _limits.probe()[field].level is EnforcementLevel.NONE
-            assert "did not hold" in _limits.probe()[field].how
+            assert limits.probe()[field].level is EnforcementLevel.NONE
+            assert "did not hold" in limits.probe()[field].how
     finally:
-        _limits.probe.cache_clear()
+        limits.probe.cache_clear()
 
 
 def test_a_probe_leaves_nothing() -> None:
-    _limits.probe()
+    limits.probe()
     names = {
         name
-        for hierarchy in _cgroups.hierarchies()
+        for hierarchy in cgroups.hierarchies()
         for _, directories, _ in os.walk(hierarchy.point)
         for name in directories
     }
@@ -247,10 +247,10 @@ def test_leftovers_of_dead_sandboxes_are_removed_and_of_living_ones_kept(
     names = [os.path.basename(c.paths[0]) for c in (dead, living, populated)]
     process = start_in(populated)
     try:
-        assert _limits.leftovers(PREFIX, lambda name: name == names[1]) == [names[0]]
+        assert limits.leftovers(PREFIX, lambda name: name == names[1]) == [names[0]]
         assert not any(os.path.exists(path) for path in dead.paths)
         assert all(os.path.exists(path) for path in (*living.paths, *populated.paths))
-        assert _limits.leftovers(PREFIX, lambda name: name == names[1], kill=True) == [names[2]]
+        assert limits.leftovers(PREFIX, lambda name: name == names[1], kill=True) == [names[2]]
         assert process.wait() == -signal.SIGKILL
     finally:
         process.communicate()
@@ -259,11 +259,11 @@ def test_leftovers_of_dead_sandboxes_are_removed_and_of_living_ones_kept(
 
 # ----------------------------------------------------------------- what can never be had
 def test_each_answer_is_for_a_field_of_the_spec_and_says_why() -> None:
-    for field, enforcement in _limits.available().items():
+    for field, enforcement in limits.available().items():
         assert hasattr(SandboxSpec, field)
         assert len(enforcement.how) > 20
     for field in ("disk_mb", "allow_internet", "user"):
-        assert _limits.available()[field].level is EnforcementLevel.NONE
+        assert limits.available()[field].level is EnforcementLevel.NONE
 
 
 # --------------------------------------------------------- other hosts, from their own files
@@ -287,7 +287,7 @@ DOCKER_V1_MOUNTS = (
 def found_on(tmp_path: Path, mounts: str, own: str) -> list[Hierarchy]:
     (tmp_path / "mountinfo").write_text(mounts)
     (tmp_path / "cgroup").write_text(own)
-    return _cgroups.hierarchies(str(tmp_path))
+    return cgroups.hierarchies(str(tmp_path))
 
 
 def test_the_one_hierarchy_of_v2_is_found(tmp_path: Path) -> None:
@@ -382,15 +382,15 @@ def test_a_host_without_writable_cgroups_says_what_to_do(
     found = found_on(tmp_path, mounts, "0::/app.slice/term.scope\n")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for hierarchies, hint in ((found, "systemd-run --user --scope"), ([], "mounted")):
-        monkeypatch.setattr(_limits, "hierarchies", lambda h=hierarchies: h)
-        _limits.available.cache_clear()
+        monkeypatch.setattr(limits, "hierarchies", lambda h=hierarchies: h)
+        limits.available.cache_clear()
         try:
             for field in ("memory_mb", "pids_limit", "cpu"):
-                enforcement = _limits.available()[field]
+                enforcement = limits.available()[field]
                 assert enforcement.level is EnforcementLevel.NONE
                 assert hint in enforcement.how
         finally:
-            _limits.available.cache_clear()
+            limits.available.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -419,14 +419,14 @@ def test_a_host_without_writable_cgroups_says_what_to_do(
     ],
 )
 def test_limits_become_settings(unified: bool, expected: dict[str, str]) -> None:
-    assert dict(_cgroups.settings(unified, memory=64, pids=9, cpu=1.5)) == expected
-    assert dict(_cgroups.settings(unified)) == {}
+    assert dict(cgroups.settings(unified, memory=64, pids=9, cpu=1.5)) == expected
+    assert dict(cgroups.settings(unified)) == {}
 
 
 def test_little_cpu_is_given_over_a_longer_period() -> None:
-    assert dict(_cgroups.settings(True, cpu=0.005)) == {"cpu.max": "5000 1000000"}
+    assert dict(cgroups.settings(True, cpu=0.005)) == {"cpu.max": "5000 1000000"}
     with pytest.raises(SandboxConfigurationError, match=r"0\.0005"):
-        dict(_cgroups.settings(True, cpu=0.0005))
+        dict(cgroups.settings(True, cpu=0.0005))
 
 
 def test_kills_for_want_of_memory_are_counted_in_either_version(tmp_path: Path) -> None:

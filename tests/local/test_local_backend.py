@@ -122,9 +122,9 @@ async def test_what_it_can_not_enforce_is_refused(option: str, value: Any) -> No
 
 
 def _enforced(field: str) -> bool:
-    from sandlot.backends.local import _limits
+    from sandlot.backends.local import limits
 
-    return _limits.available()[field].level is EnforcementLevel.ENFORCED
+    return limits.available()[field].level is EnforcementLevel.ENFORCED
 
 
 @pytest.mark.skipif(not _enforced("memory_mb"), reason="no writable memory cgroup here")

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandlot.backends.local._tree import ConfinedTree
+from sandlot.backends.local.tree import ConfinedTree
 from sandlot.types import FileType
 
 T = TypeVar("T")

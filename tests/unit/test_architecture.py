@@ -19,7 +19,7 @@ NOT_CORE = {"backends", "cli", "testing", "helper"}
 LONGEST = {".py": 500, ".c": 600, ".h": 600}
 LONGER = {
     "src/sandlot/_sync.py": "generated",
-    "src/sandlot/backends/local/_zygote.py": "runs alone, as one file",
+    "src/sandlot/backends/local/zygote.py": "runs alone, as one file",
     "src/sandlot/helper/twin.py": "runs alone, as one file",
     "tests/helper/test_helper_client.py": "a list: one misfortune after the other",
     "tests/local/test_code_server.py": "a list: one way to differ after the other",

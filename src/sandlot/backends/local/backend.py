@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from weakref import WeakSet
 
 from sandlot._exec import to_the_end
-from sandlot.backends.local import _limits, programs
+from sandlot.backends.local import limits, programs
 from sandlot.backends.local.environment import environment
 from sandlot.backends.local.handle import PATIENCE, LocalHandle
 from sandlot.backends.local.record import (
@@ -103,9 +103,9 @@ class LocalBackend(Backend):
                     raise SandboxConfigurationError(
                         f"inherit_env: {name} is not set in this program's environment"
                     )
-        limits = [field for field in _LIMITS if getattr(spec, field)]
-        available: Mapping[str, Enforcement] = _limits.available() if limits else {}
-        for field in limits:
+        asked = [field for field in _LIMITS if getattr(spec, field)]
+        available: Mapping[str, Enforcement] = limits.available() if asked else {}
+        for field in asked:
             if available[field].level is not EnforcementLevel.ENFORCED:
                 raise _refused(field, available[field].how)
 
@@ -164,7 +164,7 @@ class LocalBackend(Backend):
                 handle.abandon()
 
     async def probe(self) -> Mapping[str, Enforcement]:
-        return await in_thread(_limits.probe)
+        return await in_thread(limits.probe)
 
     async def gc(self) -> Sequence[str]:
         removed: list[str] = []
@@ -247,7 +247,7 @@ def _prepared(spec: SandboxSpec) -> Record:
     )
     try:
         if any(getattr(spec, field) for field in _LIMITS):
-            cgroup = _limits.Cgroup.create(
+            cgroup = limits.Cgroup.create(
                 cgroup_prefix() + record.id,
                 memory_mb=spec.memory_mb,
                 pids_limit=spec.pids_limit,
@@ -277,7 +277,7 @@ def _clear_traces() -> list[str]:
     prefix = cgroup_prefix()
     home = home_of_all()
     # Processes in them are those of sandboxes whose helper was killed: nobody owns them now.
-    cleared = _limits.leftovers(
+    cleared = limits.leftovers(
         prefix, lambda name: (home / name.removeprefix(prefix)).exists(), kill=True
     )
     return removed + [name.removeprefix(prefix) for name in cleared]

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from sandlot._archive import Extractor, Limits, pack
 from sandlot._exec import run_to_end, to_the_end
 from sandlot._output import Output
-from sandlot.backends.local import _limits, _tree, programs
+from sandlot.backends.local import limits, programs, tree
 from sandlot.backends.local.process import Channels, LocalProcess, failure
 from sandlot.backends.local.record import Record
 from sandlot.backends.local.threads import in_thread
@@ -65,7 +65,7 @@ class LocalHandle(Handle):
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._processes: dict[str, LocalProcess] = {}
         self._lingering: set[LocalProcess] = set()
-        self._tree = _tree.ConfinedTree(record.root, {"/tmp": record.tmp, "/home": record.home})
+        self._tree = tree.ConfinedTree(record.root, {"/tmp": record.tmp, "/home": record.home})
         if helper is not None:
             helper.closed.add_done_callback(lambda _: self._release())
 
@@ -81,7 +81,7 @@ class LocalHandle(Handle):
 
     @property
     def enforcement(self) -> Mapping[str, Enforcement]:
-        return _limits.available()
+        return limits.available()
 
     # --------------------------------------------------------------- commands
     async def exec(self, command: Command) -> SandboxResult:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from sandlot.backends.local._cgroups import Cgroup
+from sandlot.backends.local.cgroups import Cgroup
 from sandlot.errors import SandboxConfigurationError, SandboxNotFoundError
 from sandlot.state import state_dir
 from sandlot.types import SandboxInfo, SandboxSessionState, SandboxState

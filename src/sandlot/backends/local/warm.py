@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from signal import SIGKILL
 
-from sandlot.backends.local._code_server import PROGRAM, CodeRun, CodeServer, socketpair
+from sandlot.backends.local.code_server import PROGRAM, CodeRun, CodeServer, socketpair
 from sandlot.helper.client import Fds, HelperConnection, Scope
 from sandlot.types import Exit
 

@@ -1,4 +1,4 @@
-"""The client of the fork server that runs Python code; see ``_zygote.py`` for its protocol."""
+"""The client of the fork server that runs Python code; see ``zygote.py`` for its protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from sandlot.errors import ErrorOutcome, SandboxConnectionError, SandboxExecutionError
 from sandlot.types import Exit, ResourceUsage
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_zygote.py")
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zygote.py")
 """The server: ``python PROGRAM [MODULE...]`` with one end of `socketpair` as its input."""
 
 _MOST_UNANSWERED = 32

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sandlot.backends.local._cgroups import (
+from sandlot.backends.local.cgroups import (
     Cgroup,
     Hierarchy,
     counter,

@@ -1,7 +1,7 @@
 # ruff: noqa: E402  (where imports are looked for is set before the first of them)
 """Starts Python code at once, by forking an interpreter that is warm. One file, no package.
 
-Run inside a sandbox as ``python _zygote.py [MODULE...]``, standard input being one end of a
+Run inside a sandbox as ``python zygote.py [MODULE...]``, standard input being one end of a
 SOCK_SEQPACKET pair. It imports the modules, forks, and the fork waits for code:
 
     zygote ─┬─ keeper ─── runner     waits for the next request

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from sandlot.backends.local._walk import (
+from sandlot.backends.local.walk import (
     DIRECTORY,
     Place,
     Spot,
