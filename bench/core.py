@@ -22,6 +22,7 @@ from pathlib import Path
 from measure import Pair, pair
 
 from sandlot import AsyncSandbox
+from sandlot.types import DEFAULT_MAX_OUTPUT_BYTES
 
 Report = Callable[[Pair], None]
 
@@ -160,15 +161,18 @@ async def output(report: Report, rounds: int) -> None:
         read()
 
     async with AsyncSandbox.create("local") as box:
-        report(
-            await pair(
-                "100 MB of stdout",
-                lambda: box.execute_command(["head", "-c", str(size), "/dev/zero"]),
-                pipe,
-                against="reading a pipe",
-                rounds=rounds,
+        for kept, what in ((1_000_000, "1 MB kept"), (DEFAULT_MAX_OUTPUT_BYTES, "64 MB kept")):
+            report(
+                await pair(
+                    f"100 MB of stdout, {what}",
+                    lambda kept=kept: box.execute_command(  # type: ignore[misc]
+                        ["head", "-c", str(size), "/dev/zero"], max_output_bytes=kept
+                    ),
+                    pipe,
+                    against="reading a pipe, keeping nothing",
+                    rounds=rounds,
+                )
             )
-        )
 
 
 async def concurrency(report: Report, rounds: int) -> None:
