@@ -12,7 +12,7 @@ from sandlot._exec import result_of
 from sandlot._output import Output
 from sandlot.capabilities import Capability
 from sandlot.contract import Backend, ProcessHandle
-from sandlot.errors import SandboxConfigurationError, SandboxTimeoutError
+from sandlot.errors import SandboxConfigurationError, SandboxError, SandboxTimeoutError
 from sandlot.operation import Operation
 from sandlot.types import Chunk, Command, Exit, PtySize, SandboxResult
 
@@ -162,6 +162,8 @@ class AsyncProcess:
         try:
             async with asyncio.timeout(seconds):
                 await self._handle.wait()
+        except SandboxError:
+            return  # it ended with its sandbox, which wait() tells whoever asks
         except TimeoutError:
             self._timed_out = True
             await self._handle.kill()

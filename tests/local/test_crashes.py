@@ -103,6 +103,10 @@ ENDS = {
     "an exception": "raise RuntimeError('on purpose')",
     "os._exit": "os._exit(1)",
     "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "SIGKILL, while a forked child lives on": (
+        "os.fork() or (os.close(1), time.sleep(15), os._exit(0));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    ),
     "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)",
     "SIGSEGV": "os.kill(os.getpid(), signal.SIGSEGV); time.sleep(5)",
     "Ctrl-C": "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",

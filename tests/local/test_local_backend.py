@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -225,3 +226,15 @@ async def test_code_runs_in_a_fork_server_when_asked_for(modules: Any) -> None:
         assert late.stdout == "up\n"
         assert (await _ran("pgrep", "-fx", "sleep 987654")).stdout == ""
         assert (await box.execute_code("raise SystemExit(7)")).exit_code == 7
+
+
+async def test_a_process_that_ends_with_its_sandbox_fails_nowhere_else() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    box = await AsyncSandbox.create("local")
+    process = await box.start("sleep 60", timeout=30)
+    await box.destroy()
+    await asyncio.sleep(0.01)
+    del process
+    gc.collect()
+    assert told == []

@@ -17,6 +17,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from sandlot.helper import command as helper_argv
 from sandlot.helper import launch
@@ -61,6 +62,21 @@ _START_TIMEOUT = 20.0
 _RETRY_DELAY = 0.001
 
 
+_connections: WeakSet[HelperConnection] = WeakSet()
+
+
+def _abandon_all() -> None:
+    """Let go of the parent's connections in a forked child.
+
+    A child that held one open would keep the sandbox alive after its owner's death.
+    """
+    for connection in list(_connections):
+        connection.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
 class Shutdown(NamedTuple):
     """How a helper ended."""
 
@@ -89,6 +105,7 @@ class HelperConnection:
         self.ending = False
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._frames = FrameSocket(self.loop, sock, self._on_frame, self._break)
+        _connections.add(self)
         self._commands: dict[int, HelperCommand] = {}
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._last_id = 0

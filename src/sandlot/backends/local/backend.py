@@ -172,7 +172,6 @@ class LocalBackend(Backend):
             if not record.kept and await self._is_orphan(record):
                 handle = await self.attach(record.session_state())
                 await handle.destroy()
-                await in_thread(record.kill_marked)
                 removed.append(record.id)
         return removed + await in_thread(_clear_traces)
 

@@ -59,6 +59,7 @@ class LocalHandle(Handle):
         self.id = record.id
         self.shell = programs.shell(path)
         self._path = path
+        self._python: str | None = None
         self._record = record
         self._helper = helper
         self._fork_server = fork_server
@@ -184,7 +185,9 @@ class LocalHandle(Handle):
             return None
         if self._fork_server is not None:
             return FORK_SERVER
-        return await in_thread(programs.python, self._path)
+        if self._python is None:
+            self._python = await in_thread(programs.python, self._path) or ""
+        return self._python or None
 
     # ------------------------------------------------------------------ files
     def command_path(self, path: str) -> str:
@@ -293,6 +296,8 @@ class LocalHandle(Handle):
         self._record = await in_thread(lambda: self._record.reread().changed(expires=expires))
 
     async def destroy(self) -> None:
+        if not self.alive:  # it may have been killed, and what it ran with it: look
+            await in_thread(self._record.kill_marked)
         trouble = await self._end_helper()
         self._release()
         trouble += await in_thread(self._record.remove)

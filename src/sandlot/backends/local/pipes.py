@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from collections import deque
+from weakref import WeakSet
 
 from sandlot._output import Output
 from sandlot.contract import broken_stdin
@@ -15,6 +16,21 @@ _PIECE = 64 * 1024
 """The default capacity of a pipe; larger reads gain nothing."""
 _TURN = 16
 """Pieces read before the loop may see to others."""
+
+
+_open: WeakSet[PipeReader | PipeWriter] = WeakSet()
+
+
+def _let_go_of_all() -> None:
+    """Close the parent's ends in a forked child, where no command should wait for them.
+
+    The loop is the parent's and stays untouched.
+    """
+    for pipe in list(_open):
+        pipe.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 class PipeReader:
@@ -32,6 +48,7 @@ class PipeReader:
         self._stream: StreamName = stream
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(descriptor, self._ready)
+        _open.add(self)
 
     def finish(self) -> None:
         """Take what the ended command has left in the pipe, and discard what comes later."""
@@ -45,6 +62,11 @@ class PipeReader:
         """Close the pipe; idempotent."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the descriptor alone; idempotent."""
+        if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -95,6 +117,7 @@ class PipeWriter:
         self._drained: asyncio.Future[None] | None = None
         self._close_when_done = False
         self._loop = asyncio.get_running_loop()
+        _open.add(self)
 
     def feed(self, data: bytes) -> None:
         """Write without waiting; what the command does not take yet is kept."""
@@ -124,10 +147,15 @@ class PipeWriter:
         """Close now, and forget what is not written; idempotent."""
         if self._descriptor >= 0:
             self._loop.remove_writer(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self.let_go()
         self._waiting.clear()
         self._wake()
+
+    def let_go(self) -> None:
+        """Close the descriptor alone; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     @property
     def broken(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from signal import SIGKILL
 
 from sandlot.backends.local.code_server import PROGRAM, CodeRun, CodeServer, socketpair
 from sandlot.helper.client import Fds, HelperConnection, Scope
@@ -56,10 +55,7 @@ class CodeLeader:
     def __init__(self, run: CodeRun, helper: HelperConnection) -> None:
         self._run = run
         self._helper = helper
-        self._killed = False
-        self._exited: asyncio.Future[Exit] = run.exited.get_loop().create_future()
         self.pid: int | None = run.pid
-        run.exited.add_done_callback(self._on_exit)
 
     @property
     def helper_is_ending(self) -> bool:
@@ -68,21 +64,11 @@ class CodeLeader:
 
     def exited(self) -> asyncio.Future[Exit]:
         """Return a future of how it ended."""
-        return self._exited
+        return self._run.exited
 
     async def kill(self) -> None:
         """Kill it and all its descendants."""
-        self._killed = True
         await self._run.kill()
-
-    def _on_exit(self, exited: asyncio.Future[Exit]) -> None:
-        error = exited.exception()
-        if error is None:
-            self._exited.set_result(exited.result())
-        elif self._killed:  # its keeper died with it, before it could say so
-            self._exited.set_result(Exit(exit_code=128 + SIGKILL, signal=int(SIGKILL)))
-        else:
-            self._exited.set_exception(error)
 
     async def signal(self, number: int, _scope: Scope = Scope.GROUP) -> int:
         """Send a signal to its process group."""
